@@ -1,0 +1,287 @@
+-- +goose Up
+
+-- The words used here are explained in docs/concepts.md. Everything that a person meets in psql has a comment.
+-- IF NOT EXISTS would ask for the right to create one even when it is there.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    IF to_regnamespace('reconciler') IS NULL THEN
+        CREATE SCHEMA reconciler;
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+COMMENT ON SCHEMA reconciler IS 'Makes the outside world equal to rows: definitions, outbox, ledger and the functions to steer them.';
+
+CREATE TABLE reconciler.settings (
+    singleton         boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    notify            boolean NOT NULL DEFAULT true,
+    system_identifier bigint,
+    timeline          text,
+    database_oid      oid,
+    epoch             integer NOT NULL DEFAULT 0,
+    floor_revision    bigint NOT NULL DEFAULT 0,
+    rotated_at        timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE reconciler.settings IS 'One row: settings of this database, and which database the ticks were made in.';
+COMMENT ON COLUMN reconciler.settings.notify IS 'Whether capture triggers may NOTIFY. Set with reconciler.set_notify().';
+COMMENT ON COLUMN reconciler.settings.epoch IS 'Grows each time a restore, dump and reload, or failover is noticed.';
+COMMENT ON COLUMN reconciler.settings.floor_revision IS 'A cursor below this revision has missed outbox rows that retention removed; its target is synced in full.';
+INSERT INTO reconciler.settings DEFAULT VALUES;
+
+CREATE TABLE reconciler.resources (
+    id              integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name            text COLLATE "C" NOT NULL UNIQUE
+                    CHECK (name ~ '^[A-Za-z_][A-Za-z0-9_.-]{0,47}$' AND name !~ '\.\.'),
+    relation        regclass NOT NULL,
+    relation_kind   "char" NOT NULL,
+    alias           text NOT NULL,
+    key_columns     text[] NOT NULL CHECK (cardinality(key_columns) BETWEEN 1 AND 8),
+    key_types       text[] NOT NULL,
+    target          text NOT NULL,
+    running         text NOT NULL,
+    spec            text,
+    ignored         text[] NOT NULL DEFAULT '{}',
+    depends_on      jsonb,
+    always          boolean NOT NULL DEFAULT false,
+    target_bound    text NOT NULL,
+    running_bound   text NOT NULL,
+    spec_bound      text NOT NULL,
+    match_columns   text[] NOT NULL DEFAULT '{}',
+    match_types     text[] NOT NULL DEFAULT '{}',
+    known_columns   text[] NOT NULL DEFAULT '{}',
+    version         integer NOT NULL DEFAULT 1,
+    capture_version integer NOT NULL DEFAULT 0,
+    removed_at      timestamptz,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    changed_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CHECK (cardinality(key_columns) = cardinality(key_types)),
+    CHECK (cardinality(match_columns) = cardinality(match_types))
+);
+COMMENT ON TABLE reconciler.resources IS 'What is tracked: one row for each reconciler.track(). Change it only through track() and untrack().';
+COMMENT ON COLUMN reconciler.resources.alias IS 'Name under which the bound expressions see the row.';
+COMMENT ON COLUMN reconciler.resources.target_bound IS 'The target expression as PostgreSQL understood it when track() ran: every name qualified.';
+COMMENT ON COLUMN reconciler.resources.match_columns IS 'Columns of the relation that depends_on refers to.';
+COMMENT ON COLUMN reconciler.resources.known_columns IS 'Columns that the relation had when the capture code was generated.';
+COMMENT ON COLUMN reconciler.resources.version IS 'Grows with each changed definition.';
+COMMENT ON COLUMN reconciler.resources.removed_at IS 'Set by untrack(release => ''delete''): its objects are being deleted, then the row goes.';
+
+CREATE TABLE reconciler.dependencies (
+    id          integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    resource_id integer NOT NULL REFERENCES reconciler.resources ON DELETE CASCADE,
+    relation    regclass NOT NULL,
+    base        text[] NOT NULL CHECK (cardinality(base) > 0),
+    columns     text[] NOT NULL,
+    watched     text[],
+    CHECK (cardinality(base) = cardinality(columns))
+);
+CREATE INDEX dependencies_resource ON reconciler.dependencies (resource_id);
+COMMENT ON TABLE reconciler.dependencies IS 'Base tables of joined resources: a changed row concerns the objects whose columns equal its base columns.';
+COMMENT ON COLUMN reconciler.dependencies.watched IS 'Base columns that the resource reads; NULL means all.';
+
+-- The outbox: append-only, four parts that take turns by blocks of seq, so that retention can
+-- TRUNCATE a part and leave no dead rows.
+CREATE SEQUENCE reconciler.outbox_seq AS bigint CACHE 1;
+CREATE TABLE reconciler.outbox (
+    xid           xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    seq           bigint NOT NULL DEFAULT nextval('reconciler.outbox_seq'),
+    resource_id   integer NOT NULL,
+    target        text,
+    key           text,
+    dependency_id integer,
+    image         jsonb
+) PARTITION BY LIST (((seq >> 20) & 3));
+COMMENT ON TABLE reconciler.outbox IS 'One row for each "this object may have changed". A hint, never the truth: the truth is the user''s row.';
+COMMENT ON COLUMN reconciler.outbox.xid IS 'Top-level transaction that made the change.';
+COMMENT ON COLUMN reconciler.outbox.seq IS 'Taken inside the trigger, so after the row lock. Gaps mean nothing.';
+COMMENT ON COLUMN reconciler.outbox.target IS 'NULL means every target.';
+COMMENT ON COLUMN reconciler.outbox.key IS 'NULL means the whole resource (TRUNCATE, changed definition), or a row of a base table (then dependency_id is set).';
+COMMENT ON COLUMN reconciler.outbox.image IS 'For dependency_id: which columns of the resource had or have which values.';
+-- +goose StatementBegin
+DO $$
+BEGIN
+    FOR i IN 0..3 LOOP
+        EXECUTE format('CREATE TABLE reconciler.outbox_%s PARTITION OF reconciler.outbox FOR VALUES IN (%s)', i, i);
+        -- Rows are never updated and leave by TRUNCATE: vacuum has nothing to do here but wraparound.
+        EXECUTE format('ALTER TABLE reconciler.outbox_%s SET (autovacuum_vacuum_insert_threshold = -1, autovacuum_analyze_scale_factor = 0.5)', i);
+    END LOOP;
+END
+$$;
+-- +goose StatementEnd
+CREATE INDEX outbox_xid ON reconciler.outbox (xid, seq);
+
+CREATE TABLE reconciler.ticks (
+    revision bigint PRIMARY KEY,
+    snapshot pg_snapshot NOT NULL,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE reconciler.ticks IS 'A revision and the snapshot it stands for. Outbox rows between two ticks are a batch.';
+
+CREATE TABLE reconciler.instances (
+    id         uuid PRIMARY KEY,
+    name       text NOT NULL,
+    version    text NOT NULL,
+    targets    text[] NOT NULL DEFAULT '{}',
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE reconciler.instances IS 'Running processes. A row that was not seen for a minute is removed by another process.';
+
+CREATE TABLE reconciler.leases (
+    name            text PRIMARY KEY,
+    owner           uuid,
+    term            bigint NOT NULL DEFAULT 0,
+    lease_until     timestamptz,
+    cursor_revision bigint,
+    cursor_snapshot pg_snapshot
+) WITH (fillfactor = 50);
+COMMENT ON TABLE reconciler.leases IS 'Leadership: ''tick'' makes revisions and expands changes of base tables (its cursor is kept here).';
+INSERT INTO reconciler.leases (name) VALUES ('tick');
+
+CREATE TABLE reconciler.targets (
+    id                  integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name                text COLLATE "C" NOT NULL UNIQUE,
+    configured          boolean NOT NULL DEFAULT false,
+    driver              text,
+    options_fingerprint text,
+    max_deletes         bigint,
+    max_fraction        double precision,
+    paused_at           timestamptz,
+    paused_reason       text,
+    paused_by           text,
+    draining            boolean NOT NULL DEFAULT false,
+    owner               uuid,
+    term                bigint NOT NULL DEFAULT 0,
+    lease_until         timestamptz,
+    clean               boolean NOT NULL DEFAULT true,
+    cursor_revision     bigint,
+    cursor_snapshot     pg_snapshot,
+    batch_revision      bigint,
+    batch_snapshot      pg_snapshot,
+    batch_xid           xid8,
+    batch_seq           bigint,
+    circuit_open_since  timestamptz,
+    circuit_error       text,
+    trouble             text,
+    guard_deletes       bigint,
+    guard_objects       bigint,
+    guard_since         timestamptz,
+    created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CHECK ((cursor_revision IS NULL) = (cursor_snapshot IS NULL)),
+    CHECK ((batch_revision IS NULL) = (batch_snapshot IS NULL)),
+    CHECK ((owner IS NULL) = (lease_until IS NULL))
+) WITH (fillfactor = 50);
+COMMENT ON TABLE reconciler.targets IS 'Places that objects are applied to; see the view reconciler.status.';
+COMMENT ON COLUMN reconciler.targets.configured IS 'Some running process has this target in its config. A name that only rows mention stays false.';
+COMMENT ON COLUMN reconciler.targets.term IS 'Fencing term: grows with each takeover; a write under an older term is refused.';
+COMMENT ON COLUMN reconciler.targets.clean IS 'False from a takeover after a crash until the first complete sync: the target may have objects that the ledger does not know.';
+COMMENT ON COLUMN reconciler.targets.cursor_revision IS 'Every change up to here is recorded in the ledger. NULL: no cursor, a full sync is due.';
+COMMENT ON COLUMN reconciler.targets.batch_revision IS 'The batch being read goes up to here; batch_xid and batch_seq are the place inside it.';
+COMMENT ON COLUMN reconciler.targets.trouble IS 'What fails of the work that the driver does after its calls (a reload command). NULL: nothing.';
+COMMENT ON COLUMN reconciler.targets.draining IS 'release(objects => ''delete'') was called: no row is wanted here any more.';
+
+CREATE TYPE reconciler.object_state AS ENUM ('pending', 'applied', 'failing', 'blocked', 'held');
+COMMENT ON TYPE reconciler.object_state IS 'pending: known, not settled; applied: target is as wanted; failing: will be tried again; blocked: waits for a new spec or retry(); held: paused, guarded or gated.';
+
+CREATE TABLE reconciler.ledger (
+    -- No foreign keys: two checks for each inserted row would double the cost of a first sync. settle() joins instead.
+    target_id        integer NOT NULL,
+    resource_id      integer NOT NULL,
+    key              text COLLATE "C" NOT NULL,
+    state            reconciler.object_state NOT NULL,
+    wanted           boolean NOT NULL,
+    present          boolean NOT NULL,
+    desired_revision bigint NOT NULL DEFAULT 0,
+    applied_revision bigint,
+    applied_hash     bytea CHECK (octet_length(applied_hash) = 16),
+    failed_hash      bytea CHECK (octet_length(failed_hash) = 16),
+    attempts         integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    last_error       text,
+    held_by          text CHECK (held_by IN ('pause', 'guard', 'sync', 'batch', 'gate')),
+    approved         boolean NOT NULL DEFAULT false,
+    next_attempt_at  timestamptz,
+    applied_at       timestamptz,
+    match            jsonb,
+    PRIMARY KEY (target_id, resource_id, key),
+    CHECK ((state = 'held') = (held_by IS NOT NULL)),
+    CHECK (state NOT IN ('pending', 'failing') OR next_attempt_at IS NOT NULL),
+    CHECK (state <> 'applied' OR (wanted AND present AND applied_hash IS NOT NULL))
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
+COMMENT ON TABLE reconciler.ledger IS 'What each target has, one row for each object. Read it through the view reconciler.objects.';
+COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or may have it.';
+COMMENT ON COLUMN reconciler.ledger.failed_hash IS 'Hash of the spec that ended in a terminal error: the same spec is not tried again.';
+COMMENT ON COLUMN reconciler.ledger.approved IS 'A person approved this delete: the guard lets it pass.';
+COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';
+-- Due retries are read from here, oldest first; applied rows are not in it.
+CREATE INDEX ledger_due ON reconciler.ledger (target_id, next_attempt_at) WHERE state IN ('pending', 'failing');
+CREATE INDEX ledger_unsettled ON reconciler.ledger (target_id, state) WHERE state <> 'applied';
+-- Without a pending list: until it is merged every search reads all of it, and the planner rather reads the whole ledger.
+CREATE INDEX ledger_match ON reconciler.ledger USING gin (match jsonb_path_ops) WITH (fastupdate = off) WHERE match IS NOT NULL;
+-- No index by resource alone: on a young table it costs the planner as much as the primary key, and where it wins a
+-- look at one object reads the whole resource. What needs all objects of a resource goes through the targets.
+
+CREATE TABLE reconciler.sync_runs (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target_id    integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
+    resource_id  integer REFERENCES reconciler.resources ON DELETE CASCADE,
+    reason       text NOT NULL,
+    mode         text NOT NULL DEFAULT 'repair' CHECK (mode IN ('repair', 'report')),
+    verify       boolean NOT NULL DEFAULT false,
+    state        text NOT NULL DEFAULT 'requested' CHECK (state IN ('requested', 'running', 'complete', 'failed')),
+    requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    requested_by text NOT NULL DEFAULT session_user,
+    started_at   timestamptz,
+    finished_at  timestamptz,
+    term         bigint,
+    rows         bigint NOT NULL DEFAULT 0,
+    upserts      bigint NOT NULL DEFAULT 0,
+    tombstones   bigint NOT NULL DEFAULT 0,
+    drifted      bigint NOT NULL DEFAULT 0,
+    held         bigint NOT NULL DEFAULT 0,
+    at_resource  text,
+    at_key       text,
+    error        text,
+    CHECK ((state IN ('complete', 'failed')) = (finished_at IS NOT NULL))
+);
+CREATE INDEX sync_runs_target ON reconciler.sync_runs (target_id, id);
+-- One waiting request for each place: asking twice is asking once.
+CREATE UNIQUE INDEX sync_runs_requested ON reconciler.sync_runs (target_id, coalesce(resource_id, 0)) WHERE state = 'requested';
+COMMENT ON TABLE reconciler.sync_runs IS 'Syncs: asked for, running and past; see the view reconciler.syncs.';
+
+CREATE TABLE reconciler.drift_found (
+    target_id   integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
+    resource_id integer NOT NULL REFERENCES reconciler.resources ON DELETE CASCADE,
+    key         text COLLATE "C" NOT NULL,
+    kind        text NOT NULL CHECK (kind IN ('missing', 'different', 'orphan', 'stale')),
+    sync_id     bigint NOT NULL,
+    found_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (target_id, resource_id, key)
+);
+COMMENT ON TABLE reconciler.drift_found IS 'What the last report-mode sync of each target found; see the view reconciler.drift.';
+
+-- +goose Down
+-- Everything but goose's own table goes, with the generated capture code. What the targets have stays there.
+-- +goose StatementBegin
+DO $$
+DECLARE
+    statement text;
+BEGIN
+    -- Listed before the first goes: names of what a CASCADE took along cannot be looked up any more.
+    FOREACH statement IN ARRAY ARRAY(
+        SELECT format('DROP ROUTINE IF EXISTS %s CASCADE', p.oid::regprocedure) FROM pg_proc p
+        WHERE p.pronamespace = 'reconciler'::regnamespace
+        UNION ALL
+        SELECT format('DROP %s IF EXISTS %s CASCADE', CASE c.relkind WHEN 'v' THEN 'VIEW' WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END, c.oid::regclass)
+        FROM pg_class c
+        WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind IN ('v', 'r', 'p', 'S')
+          AND c.relname NOT LIKE 'goose_db_version%'
+          -- Sequences of identity columns go with their tables.
+          AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i') AND c.relkind = 'S')
+    )
+    LOOP
+        EXECUTE statement;
+    END LOOP;
+    DROP TYPE reconciler.object_state;
+END
+$$;
+-- +goose StatementEnd

@@ -1,0 +1,183 @@
+-- +goose Up
+
+-- doctor(): everything that is known to go wrong, looked at, with what mends it. A check that finds nothing wrong says so
+-- in one row, so that a person sees what was looked at.
+
+-- +goose StatementBegin
+CREATE FUNCTION reconciler.doctor_schema() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    version bigint;
+BEGIN
+    IF to_regclass('reconciler.goose_db_version') IS NULL THEN
+        RETURN QUERY SELECT 'schema', false, 'nothing says which version the schema has', 'reconciler migrate up';
+        RETURN;
+    END IF;
+    EXECUTE 'SELECT max(version_id) FROM reconciler.goose_db_version WHERE is_applied' INTO version;
+    RETURN QUERY SELECT 'schema', true, format('the schema has version %s', version), NULL::text;
+END
+$$;
+
+CREATE FUNCTION reconciler.doctor_capture() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH problems AS (SELECT * FROM reconciler.capture_problems())
+    SELECT 'capture', false, format('resource %s: %s', p.resource, p.problem), p.remedy FROM problems p
+    UNION ALL
+    SELECT 'capture', true, format('%s captured', reconciler.counted(count(*), 'resource')), NULL FROM reconciler.resources WHERE removed_at IS NULL HAVING NOT EXISTS (SELECT FROM problems)
+$$;
+
+CREATE FUNCTION reconciler.doctor_index() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH advice AS (
+        SELECT r.name, reconciler.index_advice(r.id) AS statement FROM reconciler.resources r
+        WHERE r.removed_at IS NULL
+          -- Reading a megabyte for each page hurts nobody.
+          AND coalesce((SELECT sum(pg_relation_size(p.relid)) FROM pg_partition_tree(r.relation) AS p), pg_relation_size(r.relation)) > 1 << 20
+    )
+    SELECT 'index', false, format('a sync of resource %s has no index to walk and scans the table for each page', a.name), a.statement FROM advice a WHERE a.statement IS NOT NULL
+    UNION ALL
+    SELECT 'index', true, 'syncs have an index to walk, or need none', NULL WHERE NOT EXISTS (SELECT FROM advice WHERE statement IS NOT NULL)
+$$;
+
+CREATE FUNCTION reconciler.doctor_notify() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT 'notify_queue', u < 0.1, format('the NOTIFY queue of the server is %s %% full', round(u::numeric * 100, 1)),
+        CASE WHEN u >= 0.1 THEN 'End the session that LISTENs and sits in a transaction; a full queue fails every commit that notifies.' END
+    FROM pg_notification_queue_usage() AS u
+    UNION ALL
+    SELECT 'prepared_transactions', n = 0 OR NOT s.notify,
+        CASE WHEN NOT s.notify THEN 'NOTIFY is off: transactions may be prepared' WHEN n = 0 THEN 'no transaction is prepared'
+             ELSE format('%s in this database, while NOTIFY is on: PREPARE TRANSACTION fails after a write to a tracked table that notified', reconciler.counted(n, 'prepared transaction')) END,
+        CASE WHEN n > 0 AND s.notify THEN 'SELECT reconciler.set_notify(false);' END
+    FROM reconciler.settings s, (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database()) AS p(n)
+$$;
+
+-- Only transactions that wrote something count: their changes are seen when they end, and keep their part of the outbox.
+CREATE FUNCTION reconciler.doctor_transactions(older_than interval DEFAULT '5 minutes') RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH old AS (
+        SELECT format('pid %s (%s, user %s) has a transaction open since %s that wrote', a.pid, coalesce(nullif(a.application_name, ''), 'unnamed'), a.usename, date_trunc('second', a.xact_start)) AS finding,
+            format('End it, or: SELECT pg_terminate_backend(%s);', a.pid) AS remedy
+        FROM pg_stat_activity a WHERE a.datname = current_database() AND a.backend_xid IS NOT NULL AND a.pid <> pg_backend_pid() AND a.xact_start < clock_timestamp() - older_than
+        UNION ALL
+        SELECT format('transaction %s was prepared at %s and is not ended', quote_literal(p.gid), date_trunc('second', p.prepared)), format('COMMIT PREPARED %1$L; or ROLLBACK PREPARED %1$L;', p.gid)
+        FROM pg_prepared_xacts p WHERE p.database = current_database() AND p.prepared < clock_timestamp() - older_than
+    )
+    SELECT 'open_transactions', false, o.finding || '; its changes are seen when it ends', o.remedy FROM old o
+    UNION ALL
+    SELECT 'open_transactions', true, CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN 'no transaction with changes has been open for long'
+        ELSE format('role %s sees its own transactions only; GRANT pg_read_all_stats TO %s; shows all', quote_ident(current_user), quote_ident(current_user)) END, NULL
+    WHERE NOT EXISTS (SELECT FROM old)
+$$;
+
+CREATE FUNCTION reconciler.doctor_outbox() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH late AS (
+        SELECT t.name, format('%s is behind the outbox since %s', t.name, date_trunc('second', k.at)) AS finding
+        FROM reconciler.targets t CROSS JOIN LATERAL (SELECT k.at FROM reconciler.ticks k WHERE k.revision > t.cursor_revision ORDER BY k.revision LIMIT 1) AS k
+        WHERE t.configured AND k.at < clock_timestamp() - interval '5 minutes'
+        UNION ALL
+        SELECT t.name, format('%s was away longer than the outbox keeps changes', t.name) FROM reconciler.targets t, reconciler.settings s WHERE t.configured AND t.cursor_revision < s.floor_revision
+    )
+    SELECT 'outbox', false, l.finding, format('SELECT * FROM reconciler.status WHERE target = %L;', l.name) FROM late l
+    UNION ALL
+    SELECT 'outbox', true, format('the outbox takes %s; no target is far behind', pg_size_pretty(sum(pg_total_relation_size(p.relid)))), NULL
+    FROM pg_partition_tree('reconciler.outbox') AS p HAVING NOT EXISTS (SELECT FROM late)
+$$;
+
+CREATE FUNCTION reconciler.doctor_processes() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT 'leader', l.lease_until >= clock_timestamp(), reconciler.leader_text(), CASE WHEN l.lease_until >= clock_timestamp() THEN NULL ELSE 'reconciler run' END
+    FROM (SELECT coalesce(x.lease_until, '-infinity') AS lease_until FROM reconciler.leases x WHERE x.name = 'tick') AS l
+    UNION ALL
+    SELECT 'clock', latest <= clock_timestamp() + interval '1 minute',
+        CASE WHEN latest <= clock_timestamp() + interval '1 minute' THEN 'nothing is dated in the future' ELSE format('the database wrote down times up to %s: its clock went back since', date_trunc('second', latest)) END,
+        CASE WHEN latest > clock_timestamp() + interval '1 minute' THEN 'Set the clock of the database server; leases and retries wait until it has caught up.' END
+    FROM (SELECT greatest((SELECT max(i.seen_at) FROM reconciler.instances i), (SELECT k.at FROM reconciler.ticks k ORDER BY k.revision DESC LIMIT 1), '-infinity')) AS c(latest)
+    UNION ALL
+    SELECT 'connections', most - used >= 10, format('%s of %s connections are in use', used, most), CASE WHEN most - used < 10 THEN 'Raise max_connections, or put a pooler before database_url.' END
+    FROM (SELECT count(*) AS used, current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer AS most
+          FROM pg_stat_activity WHERE backend_type = 'client backend') AS c
+$$;
+
+CREATE FUNCTION reconciler.doctor_targets() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH found AS (
+        SELECT t.name, f.*
+        FROM reconciler.targets t CROSS JOIN LATERAL (
+            SELECT format('no process works on %s', t.name), format('Start `reconciler run` with %s in its config.', t.name) WHERE t.configured AND (t.owner IS NULL OR t.lease_until < clock_timestamp())
+            UNION ALL
+            SELECT format('running rows of %s name target %s, which is in no running process''s config', w, t.name), format('Put %s into the config of a process, or correct the rows.', t.name)
+            FROM reconciler.wanting(t.name) AS w WHERE NOT t.configured AND w IS NOT NULL
+            UNION ALL
+            SELECT format('%s is in no running process''s config, and keeps %s', t.name, reconciler.counted(n, 'object')), reconciler.quote_call('release', ARRAY[t.name])
+            FROM (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = t.id AND NOT t.configured) AS c(n) WHERE n > 0
+            UNION ALL
+            SELECT format('%s %s', t.name, reconciler.circuit_text(t)), 'Mend the target; calls go on by themselves when it answers.' WHERE t.circuit_open_since IS NOT NULL
+            UNION ALL
+            SELECT format('%s: %s', t.name, t.trouble), 'Mend it; it is tried again by itself.' WHERE t.trouble IS NOT NULL AND t.owner IS NOT NULL
+            UNION ALL
+            SELECT format('the guard of %s holds %s', t.name, reconciler.counted(n, 'delete')), format('Look at SELECT * FROM reconciler.held WHERE target = %L; then %s', t.name, reconciler.quote_call('approve', ARRAY[t.name]))
+            FROM (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by = 'guard') AS c(n) WHERE n > 0
+            UNION ALL
+            SELECT format('%s is %s', t.name, reconciler.pause_text(t)), reconciler.quote_call('resume', ARRAY[t.name]) WHERE t.paused_at < clock_timestamp() - interval '1 day'
+        ) AS f(finding, remedy)
+    )
+    SELECT 'targets', false, f.finding, f.remedy FROM found f
+    UNION ALL
+    SELECT 'targets', true, format('%s, nothing is in the way', reconciler.counted(count(*), 'target')), NULL FROM reconciler.targets HAVING NOT EXISTS (SELECT FROM found)
+$$;
+
+CREATE FUNCTION reconciler.doctor_objects() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH blocked AS (
+        SELECT t.name AS target, r.name AS resource, count(*) AS n, min(l.key) AS key, (array_agg(l.last_error ORDER BY l.key))[1] AS error
+        FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.resources r ON r.id = l.resource_id
+        WHERE l.state = 'blocked' GROUP BY t.name, r.name
+    )
+    SELECT 'objects', false, format('%s of %s blocked in %s, such as %s: %s', reconciler.counted(b.n, 'object'), b.resource, b.target, quote_literal(b.key), coalesce(b.error, 'no reason known')),
+        format('Correct the rows; or after mending what refused them: %s', reconciler.quote_call('retry', ARRAY[b.target, b.resource])) FROM blocked b
+    UNION ALL
+    SELECT 'objects', true, 'no object is blocked', NULL WHERE NOT EXISTS (SELECT FROM blocked)
+$$;
+
+CREATE FUNCTION reconciler.doctor_rights() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH kinds AS (
+        SELECT k.kind, k.n, m.lacking, m.example, EXISTS (SELECT FROM reconciler.grants g WHERE g.role_name = current_user AND g.kind = k.kind) AS granted
+        FROM unnest('{viewer,operator,runtime,definer}'::text[]) WITH ORDINALITY AS k(kind, n)
+        CROSS JOIN LATERAL (SELECT count(*), min(format('%s on %s %s', x.privilege, lower(x.class), x.object)) FROM reconciler.missing_rights(current_user, k.kind) AS x) AS m(lacking, example)
+    )
+    SELECT 'rights', false, format('role %s was made %s and lacks %s, such as %s', quote_ident(current_user), k.kind, reconciler.counted(k.lacking, 'right'), k.example),
+        format('As the owner of the schema: %s', reconciler.quote_call('grant', ARRAY[current_user, k.kind])) FROM kinds k WHERE k.granted AND k.lacking > 0
+    UNION ALL
+    SELECT 'rights', true, format('role %s has the rights of: %s', quote_ident(current_user), coalesce(string_agg(k.kind, ', ' ORDER BY k.n) FILTER (WHERE k.lacking = 0), 'none')), NULL FROM kinds k
+    HAVING NOT bool_or(k.granted AND k.lacking > 0)
+$$;
+
+CREATE FUNCTION reconciler.doctor() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT * FROM reconciler.doctor_schema() UNION ALL SELECT * FROM reconciler.doctor_capture() UNION ALL SELECT * FROM reconciler.doctor_index()
+    UNION ALL SELECT * FROM reconciler.doctor_processes() UNION ALL SELECT * FROM reconciler.doctor_targets() UNION ALL SELECT * FROM reconciler.doctor_objects()
+    UNION ALL SELECT * FROM reconciler.doctor_outbox() UNION ALL SELECT * FROM reconciler.doctor_notify() UNION ALL SELECT * FROM reconciler.doctor_transactions()
+    UNION ALL SELECT * FROM reconciler.doctor_rights()
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.doctor_schema IS 'Internal: which version the schema has.';
+COMMENT ON FUNCTION reconciler.doctor_capture IS 'Internal: triggers and views of resources.';
+COMMENT ON FUNCTION reconciler.doctor_index IS 'Internal: indexes that syncs lack.';
+COMMENT ON FUNCTION reconciler.doctor_notify IS 'Internal: NOTIFY queue and prepared transactions.';
+COMMENT ON FUNCTION reconciler.doctor_transactions IS 'Internal: transactions that have been open for long.';
+COMMENT ON FUNCTION reconciler.doctor_outbox IS 'Internal: size of the outbox and who is far behind.';
+COMMENT ON FUNCTION reconciler.doctor_processes IS 'Internal: leader, clock and connections.';
+COMMENT ON FUNCTION reconciler.doctor_targets IS 'Internal: what is in the way of targets.';
+COMMENT ON FUNCTION reconciler.doctor_objects IS 'Internal: blocked objects.';
+COMMENT ON FUNCTION reconciler.doctor_rights IS 'Internal: what the current role may do.';
+COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to go wrong. ok false: read finding, do what remedy says.';
+
+-- Functions are for the roles that grant() names, not for everybody.
+SELECT reconciler.regrant();
+
+-- +goose Down
+DROP FUNCTION reconciler.doctor, reconciler.doctor_rights, reconciler.doctor_objects, reconciler.doctor_targets, reconciler.doctor_processes, reconciler.doctor_outbox,
+    reconciler.doctor_transactions, reconciler.doctor_notify, reconciler.doctor_index, reconciler.doctor_capture, reconciler.doctor_schema;

@@ -1,0 +1,170 @@
+-- +goose Up
+
+-- +goose StatementBegin
+-- settle is how an owner records what came of its calls: ledger rows, removed ledger rows and the cursor, in one
+-- statement and so in one transaction and one round trip. It refuses a deposed owner. In the arrays '' and 0 stand for
+-- NULL, and a negative delay for "no further attempt".
+-- Rows are written in key order, so that it never deadlocks with a person's retry() or approve(), and by key, so that no
+-- plan on a young table can turn into a scan.
+CREATE FUNCTION reconciler.settle(
+    target_id integer, owner uuid, term bigint,
+    resource_ids integer[], keys text[], states text[], wanted boolean[], present boolean[], desired_revisions bigint[], applied_revisions bigint[],
+    applied_hashes bytea[], failed_hashes bytea[], attempts integer[], errors text[], held_by text[], approved boolean[], delays double precision[],
+    called boolean[], matches text[],
+    gone_resource_ids integer[], gone_keys text[],
+    cursor_revision bigint, cursor_snapshot text, batch_revision bigint, batch_snapshot text, batch_xid text, batch_seq bigint,
+    count_guard boolean
+) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    paused boolean;
+BEGIN
+    PERFORM reconciler.fence(settle.target_id, settle.owner, settle.term);
+    -- resume() locks the target too: what was found paused before and is recorded after it must not be held for ever.
+    SELECT t.paused_at IS NOT NULL INTO paused FROM reconciler.targets t WHERE t.id = settle.target_id;
+    IF cardinality(settle.keys) > 0 THEN
+        INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision,
+            applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match)
+        SELECT settle.target_id, n.resource_id, n.key, CASE WHEN n.held_by = 'pause' AND NOT paused THEN 'pending' ELSE n.state END::reconciler.object_state, n.wanted, n.present, n.desired_revision, nullif(n.applied_revision, 0),
+            nullif(n.applied_hash, ''), nullif(n.failed_hash, ''), n.attempts, nullif(n.error, ''), CASE WHEN n.held_by <> 'pause' OR paused THEN nullif(n.held_by, '') END, n.approved,
+            CASE WHEN n.delay >= 0 THEN clock_timestamp() + make_interval(secs => n.delay) WHEN n.held_by = 'pause' AND NOT paused THEN clock_timestamp() END,
+            CASE WHEN n.called AND n.state = 'applied' THEN clock_timestamp() END, nullif(n.match, '')::jsonb
+        FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.wanted, settle.present, settle.desired_revisions, settle.applied_revisions,
+            settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.delays, settle.called, settle.matches)
+            AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, delay, called, match)
+        -- A resource that was untracked meanwhile has no ledger any more.
+        WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
+        ORDER BY n.resource_id, n.key COLLATE "C"
+        ON CONFLICT (target_id, resource_id, key) DO UPDATE SET
+            state = excluded.state, wanted = excluded.wanted, present = excluded.present,
+            desired_revision = greatest(l.desired_revision, excluded.desired_revision),
+            applied_revision = coalesce(excluded.applied_revision, l.applied_revision),
+            applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash, attempts = excluded.attempts, last_error = excluded.last_error,
+            held_by = excluded.held_by, approved = excluded.approved, next_attempt_at = excluded.next_attempt_at,
+            applied_at = coalesce(excluded.applied_at, l.applied_at), match = coalesce(excluded.match, l.match);
+    END IF;
+    IF cardinality(settle.gone_keys) > 0 THEN
+        DELETE FROM reconciler.ledger l USING unnest(settle.gone_resource_ids, settle.gone_keys) AS g(resource_id, key)
+        WHERE l.target_id = settle.target_id AND l.resource_id = g.resource_id AND l.key = g.key;
+    END IF;
+    IF settle.cursor_revision > 0 THEN
+        UPDATE reconciler.targets t SET cursor_revision = settle.cursor_revision, cursor_snapshot = settle.cursor_snapshot::pg_snapshot,
+            batch_revision = nullif(settle.batch_revision, 0), batch_snapshot = nullif(settle.batch_snapshot, '')::pg_snapshot,
+            batch_xid = nullif(settle.batch_xid, '')::xid8, batch_seq = CASE WHEN settle.batch_xid <> '' THEN settle.batch_seq END
+        WHERE t.id = settle.target_id;
+    END IF;
+    IF settle.count_guard THEN
+        PERFORM reconciler.count_guard(settle.target_id);
+    END IF;
+END
+$$;
+
+-- count_guard writes down how many deletes the guard holds, for people to see.
+CREATE FUNCTION reconciler.count_guard(target_id integer) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    n bigint := (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = count_guard.target_id AND l.state = 'held' AND l.held_by = 'guard');
+BEGIN
+    UPDATE reconciler.targets t SET guard_deletes = nullif(n, 0), guard_since = CASE WHEN n > 0 THEN coalesce(t.guard_since, clock_timestamp()) END,
+        guard_objects = CASE WHEN n > 0 THEN coalesce(t.guard_objects, (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = count_guard.target_id AND l.present)) END
+    WHERE t.id = count_guard.target_id AND (t.guard_deletes, 0) IS DISTINCT FROM (nullif(n, 0), 0);
+    RETURN n;
+END
+$$;
+
+-- decide_parked ends a count of deletes (held_by 'sync' or 'batch'): all of them go ahead, or all of them are held.
+CREATE FUNCTION reconciler.decide_parked(target_id integer, owner uuid, term bigint, parked_by text, allow boolean) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    n bigint;
+BEGIN
+    PERFORM reconciler.fence(decide_parked.target_id, decide_parked.owner, decide_parked.term);
+    UPDATE reconciler.ledger l SET state = CASE WHEN allow THEN 'pending' ELSE 'held' END::reconciler.object_state,
+        held_by = CASE WHEN NOT allow THEN 'guard' END, next_attempt_at = CASE WHEN allow THEN clock_timestamp() END, approved = allow
+    WHERE l.target_id = decide_parked.target_id AND l.state = 'held' AND l.held_by = decide_parked.parked_by;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM reconciler.count_guard(decide_parked.target_id);
+    RETURN n;
+END
+$$;
+
+-- record_in_hand gives objects that do not settle soon their ledger row: the owner has them in hand and looks again
+-- only after patience, a process that takes over does at once. It returns how many were not in the ledger before.
+CREATE FUNCTION reconciler.record_in_hand(target_id integer, owner uuid, term bigint, resource_ids integer[], keys text[], patience interval) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    fresh bigint;
+BEGIN
+    PERFORM reconciler.fence(record_in_hand.target_id, record_in_hand.owner, record_in_hand.term);
+    WITH written AS (
+    INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+    SELECT record_in_hand.target_id, n.resource_id, n.key, 'pending', true, true, clock_timestamp() + record_in_hand.patience
+    FROM unnest(record_in_hand.resource_ids, record_in_hand.keys) AS n(resource_id, key)
+    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
+    ORDER BY n.resource_id, n.key COLLATE "C"
+    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', held_by = NULL, next_attempt_at = excluded.next_attempt_at
+    -- What waits for something else than this process goes on waiting: it is recorded already.
+    WHERE l.state = 'applied'
+    RETURNING l.xmax = 0 AS inserted)
+    SELECT count(*) FILTER (WHERE w.inserted) INTO fresh FROM written w;
+    RETURN fresh;
+END
+$$;
+
+-- record_unknown gives objects that a sync is about to call for the first time their ledger row before it does. No event
+-- names them, so should the process or the server be lost before the results are written, this row alone tells the next
+-- owner of them: it is flushed. It returns how many rows are new.
+CREATE FUNCTION reconciler.record_unknown(target_id integer, owner uuid, term bigint, resource_id integer, keys text[], patience interval) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    fresh bigint;
+BEGIN
+    PERFORM reconciler.fence(record_unknown.target_id, record_unknown.owner, record_unknown.term);
+    INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+    SELECT record_unknown.target_id, record_unknown.resource_id, k, 'pending', true, true, clock_timestamp() + record_unknown.patience
+    FROM unnest(record_unknown.keys) AS k
+    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = record_unknown.resource_id)
+    ORDER BY k COLLATE "C"
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS fresh = ROW_COUNT;
+    IF fresh > 0 THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    RETURN fresh;
+END
+$$;
+
+-- start_cursor gives a target its first cursor (or a new one, when its old one fell below the floor) and asks for the
+-- full sync that covers everything before it, in one transaction: a cursor without that sync would be a loss.
+CREATE FUNCTION reconciler.start_cursor(target_id integer, owner uuid, term bigint, revision bigint, snapshot text, reason text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM reconciler.fence(start_cursor.target_id, start_cursor.owner, start_cursor.term);
+    UPDATE reconciler.targets t SET cursor_revision = start_cursor.revision, cursor_snapshot = start_cursor.snapshot::pg_snapshot,
+        batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL
+    WHERE t.id = start_cursor.target_id;
+    INSERT INTO reconciler.sync_runs (target_id, reason, verify) VALUES (start_cursor.target_id, start_cursor.reason, start_cursor.reason <> 'retention')
+    ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested' DO UPDATE
+    -- wait() does not wait for a mere check at an interval, but for this one.
+    SET reason = excluded.reason, mode = 'repair', verify = sync_runs.verify OR excluded.verify;
+END
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.record_in_hand IS 'Internal: gives objects that do not settle soon their ledger row.';
+COMMENT ON FUNCTION reconciler.record_unknown IS 'Internal: gives objects that a sync is about to call for the first time their ledger row.';
+COMMENT ON FUNCTION reconciler.start_cursor IS 'Internal: gives a target a cursor and asks for the full sync that goes with it.';
+COMMENT ON FUNCTION reconciler.settle IS 'Internal: an owner records the results of its calls and its cursor.';
+COMMENT ON FUNCTION reconciler.count_guard IS 'Internal: counts the deletes that the guard holds.';
+COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes go ahead, or holds them.';
+
+-- Functions are for the roles that grant() names, not for everybody.
+SELECT reconciler.regrant();
+
+-- +goose Down
+DROP FUNCTION reconciler.record_in_hand, reconciler.record_unknown, reconciler.start_cursor, reconciler.decide_parked, reconciler.count_guard, reconciler.settle;

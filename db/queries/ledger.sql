@@ -1,0 +1,67 @@
+-- name: Settle :exec
+SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
+    sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(states)::text[], sqlc.arg(wanted)::boolean[], sqlc.arg(present)::boolean[],
+    sqlc.arg(desired_revisions)::bigint[], sqlc.arg(applied_revisions)::bigint[], sqlc.arg(applied_hashes)::bytea[], sqlc.arg(failed_hashes)::bytea[],
+    sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(delays)::float8[],
+    sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
+    sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
+    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean);
+
+-- name: ParkedDecide :one
+SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(parked_by)::text, sqlc.arg(allow)::boolean)::bigint AS decided;
+
+-- name: LedgerDue :many
+SELECT resource_id, key FROM reconciler.ledger
+WHERE target_id = $1 AND state IN ('pending', 'failing') AND next_attempt_at <= clock_timestamp()
+ORDER BY next_attempt_at LIMIT sqlc.arg(max_rows)::int;
+
+-- name: LedgerNextDue :one
+-- Seconds until the next object is due that is not due yet; a day when there is none.
+SELECT coalesce((SELECT extract(epoch FROM next_attempt_at - clock_timestamp()) FROM reconciler.ledger
+    WHERE target_id = $1 AND state IN ('pending', 'failing') AND next_attempt_at > clock_timestamp() ORDER BY next_attempt_at LIMIT 1), 86400)::float8 AS seconds;
+
+-- name: LedgerTakeOver :execrows
+-- What a former owner had in hand is due at once.
+UPDATE reconciler.ledger SET next_attempt_at = clock_timestamp()
+WHERE target_id = $1 AND state = 'pending' AND next_attempt_at > clock_timestamp();
+
+-- name: LedgerPresent :one
+SELECT count(*) FROM reconciler.ledger WHERE target_id = $1 AND present;
+
+-- name: TargetLoad :one
+SELECT id, name, (paused_at IS NOT NULL)::boolean AS paused, draining, clean, coalesce(guard_deletes, 0)::bigint AS guard_deletes,
+    coalesce(cursor_revision, 0)::bigint AS cursor_revision, coalesce(cursor_snapshot::text, '')::text AS cursor_snapshot,
+    coalesce(batch_revision, 0)::bigint AS batch_revision, coalesce(batch_snapshot::text, '')::text AS batch_snapshot,
+    coalesce(batch_xid::text, '0')::text AS batch_xid, coalesce(batch_seq, 0)::bigint AS batch_seq
+FROM reconciler.targets WHERE id = $1;
+
+-- name: TargetSteering :one
+-- What a person may have changed, in one look.
+SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble
+FROM reconciler.targets WHERE id = $1;
+
+-- name: TargetCursorStart :exec
+-- The first cursor of a target, or a new one after its old one fell below the floor: everything before it is the sync's.
+SELECT reconciler.start_cursor(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(revision)::bigint, sqlc.arg(snapshot)::text, sqlc.arg(reason)::text);
+
+-- name: TargetCircuit :exec
+UPDATE reconciler.targets SET circuit_open_since = CASE WHEN sqlc.arg(error)::text = '' THEN NULL ELSE coalesce(circuit_open_since, clock_timestamp()) END,
+    circuit_error = nullif(sqlc.arg(error)::text, '')
+WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;
+
+-- name: TargetTrouble :exec
+UPDATE reconciler.targets SET trouble = nullif(sqlc.arg(trouble)::text, '')
+WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;
+
+-- name: LedgerInHand :one
+-- Objects that do not settle soon get their row now and no longer hold the cursor. What is known about them stays.
+SELECT reconciler.record_in_hand(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
+    sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(patience)::interval);
+
+-- name: LedgerUnknown :one
+-- Objects that a sync is about to call for the first time get their row before it does.
+SELECT reconciler.record_unknown(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
+    sqlc.arg(resource_id)::int, sqlc.arg(keys)::text[], sqlc.arg(patience)::interval);
+
+-- name: ParkedCount :one
+SELECT count(*) FROM reconciler.ledger WHERE target_id = sqlc.arg(target_id)::int AND state = 'held' AND held_by = sqlc.arg(parked_by)::text;

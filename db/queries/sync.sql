@@ -1,0 +1,97 @@
+-- name: SyncRequest :exec
+-- Asks for a sync; asking twice is asking once. A running one does not count: it may have passed already. A check of the
+-- interval that waits becomes what is asked for, and nobody waits for such a check.
+INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify)
+VALUES (sqlc.arg(target_id)::int, nullif(sqlc.arg(resource_id)::int, 0), sqlc.arg(reason)::text, sqlc.arg(mode)::text, sqlc.arg(verify)::boolean)
+ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
+DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify WHERE s.reason = 'interval' AND excluded.reason <> 'interval';
+
+-- name: SyncAbandoned :execrows
+-- Runs of former owners start again as they were asked for, for wait() looks at when that was. One that waits already
+-- does as well if it is no less: whoever waits for the lost one waits for it.
+WITH lost AS (
+    UPDATE reconciler.sync_runs SET state = 'failed', finished_at = clock_timestamp(), error = 'the process that ran it ended'
+    WHERE target_id = sqlc.arg(target_id)::int AND state = 'running' AND term < sqlc.arg(term)::bigint
+    RETURNING target_id, resource_id, reason, mode, verify, requested_at, requested_by
+)
+INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by)
+SELECT DISTINCT ON (target_id, coalesce(resource_id, 0)) target_id, resource_id, reason, mode, verify, requested_at, requested_by FROM lost
+ORDER BY target_id, coalesce(resource_id, 0), reason = 'interval', requested_at
+ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
+DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+    mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
+    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at);
+
+-- name: SyncNext :one
+-- Starts the oldest run that was asked for, full ones first. Only the target's owner does: one that was cancelled or cut
+-- off in the middle of it may be late, and the next owner, who has looked for abandoned runs already, would wait for ever.
+WITH next AS (
+    SELECT r.id FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
+    WHERE r.target_id = sqlc.arg(target_id)::int AND r.state = 'requested' AND t.owner = sqlc.arg(owner)::uuid AND t.term = sqlc.arg(term)::bigint
+    ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
+)
+UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = sqlc.arg(term)::bigint
+FROM next WHERE s.id = next.id
+RETURNING s.id, coalesce(s.resource_id, 0)::int AS resource_id, s.reason, s.mode, s.verify;
+
+-- name: SyncProgress :exec
+UPDATE reconciler.sync_runs SET rows = sqlc.arg(rows)::bigint, upserts = sqlc.arg(upserts)::bigint, tombstones = sqlc.arg(tombstones)::bigint,
+    drifted = sqlc.arg(drifted)::bigint, at_resource = sqlc.arg(at_resource)::text, at_key = sqlc.arg(at_key)::text
+WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running';
+
+-- name: SyncFinish :exec
+UPDATE reconciler.sync_runs SET state = sqlc.arg(state)::text, finished_at = clock_timestamp(), rows = sqlc.arg(rows)::bigint, upserts = sqlc.arg(upserts)::bigint,
+    tombstones = sqlc.arg(tombstones)::bigint, drifted = sqlc.arg(drifted)::bigint, held = sqlc.arg(held)::bigint, error = nullif(sqlc.arg(error)::text, ''),
+    at_resource = NULL, at_key = NULL
+WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running';
+
+-- name: SyncPrune :execrows
+-- Keeps the last hundred runs of each target.
+DELETE FROM reconciler.sync_runs r WHERE r.state IN ('complete', 'failed') AND r.target_id = sqlc.arg(target_id)::int
+  AND r.id < (SELECT min(id) FROM (SELECT id FROM reconciler.sync_runs k WHERE k.target_id = sqlc.arg(target_id)::int ORDER BY id DESC LIMIT 100) AS kept);
+
+-- name: SyncSinceComplete :one
+-- Seconds since the last complete full sync of the target; a negative number when there was none.
+SELECT coalesce((SELECT extract(epoch FROM clock_timestamp() - finished_at) FROM reconciler.sync_runs
+    WHERE target_id = $1 AND resource_id IS NULL AND state = 'complete' ORDER BY id DESC LIMIT 1), -1)::float8 AS seconds;
+
+-- name: LedgerPage :many
+-- A page of the ledger in key order, from a key on.
+SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at
+FROM reconciler.ledger
+WHERE target_id = sqlc.arg(target_id)::int AND resource_id = sqlc.arg(resource_id)::int AND key >= sqlc.arg(after)::text COLLATE "C"
+ORDER BY key LIMIT sqlc.arg(page_rows)::int;
+
+-- name: LedgerLookup :many
+-- What the ledger says about listed objects, in their order.
+SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at
+FROM unnest(sqlc.arg(keys)::text[]) WITH ORDINALITY AS i(key, n)
+LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger x WHERE x.target_id = sqlc.arg(target_id)::int AND x.resource_id = sqlc.arg(resource_id)::int AND x.key = i.key LIMIT 1) AS l ON true
+ORDER BY i.n;
+
+-- name: DriftClear :exec
+DELETE FROM reconciler.drift_found WHERE target_id = sqlc.arg(target_id)::int AND (resource_id = sqlc.arg(resource_id)::int OR sqlc.arg(resource_id)::int = 0);
+
+-- name: DriftInsert :exec
+INSERT INTO reconciler.drift_found (target_id, resource_id, key, kind, sync_id)
+SELECT sqlc.arg(target_id)::int, sqlc.arg(resource_id)::int, k.key, k.kind, sqlc.arg(sync_id)::bigint
+FROM (SELECT unnest(sqlc.arg(keys)::text[]) AS key, unnest(sqlc.arg(kinds)::text[]) AS kind) AS k
+ON CONFLICT (target_id, resource_id, key) DO UPDATE SET kind = excluded.kind, sync_id = excluded.sync_id, found_at = clock_timestamp();
+
+-- name: CursorCovers :one
+-- Whether a target's cursor has passed every outbox row that was visible at a snapshot.
+SELECT (t.cursor_snapshot IS NOT NULL
+    AND NOT EXISTS (SELECT FROM reconciler.outbox o WHERE o.xid >= pg_snapshot_xmax(t.cursor_snapshot) AND pg_visible_in_snapshot(o.xid, sqlc.arg(snapshot)::text::pg_snapshot))
+    AND NOT EXISTS (SELECT FROM reconciler.outbox o WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip(t.cursor_snapshot))) AND pg_visible_in_snapshot(o.xid, sqlc.arg(snapshot)::text::pg_snapshot))
+)::boolean AS covers
+FROM reconciler.targets t WHERE t.id = sqlc.arg(target_id)::int;
+
+-- name: TargetMarkClean :execrows
+UPDATE reconciler.targets SET clean = true WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;
+
+-- name: TimeNow :one
+SELECT clock_timestamp()::timestamptz AS now;
+
+-- name: ControlNotify :exec
+-- Wakes whoever waits for orders.
+SELECT pg_notify('reconciler_control', '');

@@ -1,0 +1,2 @@
+-- For sqlc alone, which does not read the DO block that creates the schema in the first migration.
+CREATE SCHEMA reconciler;
