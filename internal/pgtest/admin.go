@@ -1,0 +1,104 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	pingTimeout = 2 * time.Second
+	pingPeriod  = 50 * time.Millisecond
+)
+
+// admin runs statements one by one as superuser, on a connection of their own.
+func (i *instance) admin(ctx context.Context, database string, statements ...string) (err error) {
+	conn, err := pgx.Connect(ctx, i.url(superuser, database))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+// answers says whether the server takes connections right now.
+func (i *instance) answers(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	return i.admin(ctx, "postgres", "SELECT 1") == nil
+}
+
+// awaitReady waits until the server takes connections, has ended, or ctx ends.
+func (i *instance) awaitReady(ctx context.Context) error {
+	tick := time.NewTicker(pingPeriod)
+	defer tick.Stop()
+	for !i.answers(ctx) {
+		if err := i.engine().alive(ctx); err != nil {
+			return i.withLog(ctx, err)
+		}
+		select {
+		case <-ctx.Done():
+			return i.withLog(ctx, fmt.Errorf("the server on port %d does not answer: %w", i.Port, context.Cause(ctx)))
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func (i *instance) withLog(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	return fmt.Errorf("%w\n%s", err, i.lastLines(ctx, func(string) bool { return true }))
+}
+
+// dropDatabase drops a database with everything in it that DROP DATABASE ... (FORCE) balks at.
+func (i *instance) dropDatabase(ctx context.Context, name string) error {
+	err := i.admin(ctx, "postgres", fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", name))
+	if err == nil {
+		return nil
+	}
+	if err := i.release(ctx, name); err != nil {
+		return err
+	}
+	return i.admin(ctx, "postgres", fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", name))
+}
+
+// release rolls back the prepared transactions of a database and drops its replication slots and subscriptions.
+func (i *instance) release(ctx context.Context, name string) (err error) {
+	conn, err := pgx.Connect(ctx, i.url(superuser, name))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	rows, err := conn.Query(ctx, `
+		SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = current_database()
+		UNION ALL
+		SELECT s FROM pg_subscription, LATERAL (VALUES
+			(format('ALTER SUBSCRIPTION %I DISABLE', subname)),
+			(format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', subname)),
+			(format('DROP SUBSCRIPTION %I', subname))) v (s)
+		WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+		UNION ALL
+		SELECT format('SELECT pg_drop_replication_slot(%L)', slot_name) FROM pg_replication_slots WHERE database = current_database()`)
+	if err != nil {
+		return err
+	}
+	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}

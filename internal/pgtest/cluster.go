@@ -1,0 +1,92 @@
+package pgtest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Cluster is a server that belongs to one test, to be restarted and crashed. Its URLs stay the same throughout.
+type Cluster struct {
+	instance *instance
+}
+
+// Server starts a server for this test alone; that takes seconds. It is gone after the test.
+func Server(t testing.TB) *Cluster {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
+	defer cancel()
+	dir := filepath.Join(baseDir(), uniqueName("own"))
+	users, i, err := obtain(ctx, dir, 0)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		// The reaper would do it too, but later.
+		ctx, cancel := cleanupContext(t)
+		defer cancel()
+		if t.Failed() {
+			t.Logf("server log:\n%s", i.log(t))
+		}
+		if err := i.clear(ctx); err != nil {
+			t.Errorf("%v", err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove the test server: %v", err)
+		}
+		_ = users.Close()
+	})
+	return &Cluster{instance: i}
+}
+
+// New is the function New on this server.
+func (c *Cluster) New(t testing.TB) *DB {
+	t.Helper()
+	return create(t, c.instance, template(t, c.instance))
+}
+
+// Empty is the function Empty on this server.
+func (c *Cluster) Empty(t testing.TB) *DB {
+	t.Helper()
+	return create(t, c.instance, "template0")
+}
+
+// URL returns the superuser's URL of a database, such as "postgres".
+func (c *Cluster) URL(database string) string { return c.instance.url(superuser, database) }
+
+// Version returns the major version, such as 15.
+func (c *Cluster) Version() int { return c.instance.Version }
+
+// Restart stops the server in good order, ending every session, and returns when it takes connections again.
+func (c *Cluster) Restart(t testing.TB) {
+	t.Helper()
+	c.stop(t, fast)
+	c.Start(t)
+}
+
+// StopImmediate stops the server as a crash does: what was not flushed is lost, and Start recovers.
+func (c *Cluster) StopImmediate(t testing.TB) {
+	t.Helper()
+	c.stop(t, immediate)
+}
+
+// Start starts the stopped server and returns when it takes connections.
+func (c *Cluster) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	if err := c.instance.engine().start(ctx); err != nil {
+		t.Fatalf("start the server: %v", err)
+	}
+	if err := c.instance.awaitReady(ctx); err != nil {
+		t.Fatalf("start the server: %v\n%s", err, c.instance.log(t))
+	}
+}
+
+func (c *Cluster) stop(t testing.TB, mode stopMode) {
+	t.Helper()
+	if err := c.instance.engine().stop(t.Context(), mode); err != nil {
+		t.Fatalf("stop the server: %v", err)
+	}
+}

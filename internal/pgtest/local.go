@@ -1,0 +1,177 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// local is a server of this machine's own binaries.
+type local struct {
+	Bin  string `json:"bin"` // directory of initdb, pg_ctl and postgres
+	Data string `json:"data"`
+}
+
+func (l *local) logFile() string { return filepath.Join(l.Data, "server.log") }
+
+func newLocal(dir, bin string) *local {
+	return &local{Bin: bin, Data: filepath.Join(dir, "data")}
+}
+
+// create makes the data directory.
+func (l *local) create(ctx context.Context, version, port int) error {
+	if err := os.Mkdir(l.Data, 0o700); err != nil {
+		return err
+	}
+	if os.Geteuid() == 0 {
+		uid, gid, err := serverUser()
+		if err != nil {
+			return err
+		}
+		if err := os.Chown(l.Data, uid, gid); err != nil {
+			return err
+		}
+	}
+	if err := l.run(ctx, "initdb", append(initdbArgs(version), "-D", l.Data)...); err != nil {
+		return err
+	}
+	return l.configure(port)
+}
+
+// initdbArgs asks for a linguistic collation where the version can (15 and later): what holds only under "C" shall fail here.
+func initdbArgs(version int) []string {
+	args := []string{"--username=" + superuser, "--auth=trust", "--encoding=UTF8", "--no-sync"}
+	if version >= 15 {
+		args = append(args, "--locale=C", "--locale-provider=icu", "--icu-locale=en-US")
+	}
+	return args
+}
+
+func (l *local) configure(port int) error {
+	var conf strings.Builder
+	for _, setting := range append(settings(),
+		"port="+strconv.Itoa(port), "listen_addresses=127.0.0.1", "unix_socket_directories=") {
+		name, value, _ := strings.Cut(setting, "=")
+		fmt.Fprintf(&conf, "%s = '%s'\n", name, value)
+	}
+	// postgresql.auto.conf exists already with the right owner, and comes last.
+	return os.WriteFile(filepath.Join(l.Data, "postgresql.auto.conf"), []byte(conf.String()), 0o600)
+}
+
+func (l *local) start(ctx context.Context) error {
+	err := l.run(ctx, "pg_ctl", "start", "--silent", "--wait", "--timeout="+seconds(startTimeout), "-D", l.Data, "-l", l.logFile())
+	if err != nil {
+		text, _ := l.readLog(ctx)
+		return fmt.Errorf("%w\n%s", err, text)
+	}
+	return nil
+}
+
+func (l *local) stop(ctx context.Context, mode stopMode) error {
+	return l.run(ctx, "pg_ctl", "stop", "--silent", "--wait", "--timeout="+seconds(stopTimeout), "-D", l.Data, "-m", string(mode))
+}
+
+func (l *local) destroy(ctx context.Context) error {
+	pid, err := l.pid()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	// A test may have stopped the process with SIGSTOP; it could not hear pg_ctl then.
+	_ = syscall.Kill(pid, syscall.SIGCONT)
+	if err := l.stop(ctx, immediate); err == nil {
+		return nil
+	}
+	if !l.runs(ctx, pid) {
+		return nil
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+func (l *local) alive(context.Context) error {
+	if _, err := l.pid(); err != nil {
+		return fmt.Errorf("the server has ended: %w", err)
+	}
+	return nil
+}
+
+// pid is the first line of postmaster.pid.
+func (l *local) pid() (int, error) {
+	text, err := os.ReadFile(filepath.Join(l.Data, "postmaster.pid"))
+	if err != nil {
+		return 0, err
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	return strconv.Atoi(strings.TrimSpace(line))
+}
+
+// runs says whether pid is this server, and not a process that got its number later.
+func (l *local) runs(ctx context.Context, pid int) bool {
+	out, err := exec.CommandContext(ctx, "ps", "-o", "args=", "-p", strconv.Itoa(pid)).Output()
+	return err == nil && strings.Contains(string(out), l.Data)
+}
+
+func (l *local) readLog(context.Context) (string, error) {
+	text, err := os.ReadFile(l.logFile())
+	return string(text), err
+}
+
+func (l *local) script(ctx context.Context, text string) error {
+	return l.runIn(ctx, l.Data, "/bin/sh", "-c", text)
+}
+
+// run runs one of PostgreSQL's programs.
+func (l *local) run(ctx context.Context, program string, args ...string) error {
+	// The user postgres may not be allowed into the current directory.
+	return l.runIn(ctx, "/", filepath.Join(l.Bin, program), args...)
+}
+
+// runIn runs a program as the right user and returns what it printed as the error.
+func (*local) runIn(ctx context.Context, dir, program string, args ...string) error {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
+	// A group of its own: Ctrl-C in the terminal ends the tests, and the reaper ends the server.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if os.Geteuid() == 0 {
+		uid, gid, err := serverUser()
+		if err != nil {
+			return err
+		}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	}
+	// The server inherits no pipe, but should it ever, waiting must end all the same.
+	cmd.WaitDelay = time.Second
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(program), err, out)
+	}
+	return nil
+}
+
+// serverUser is who the server runs as when the tests run as root, which PostgreSQL refuses.
+func serverUser() (uid, gid int, err error) {
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		return 0, 0, fmt.Errorf("PostgreSQL does not run as root, and there is no user postgres to run it as: %w", err)
+	}
+	if uid, err = strconv.Atoi(u.Uid); err != nil {
+		return 0, 0, fmt.Errorf("user id of postgres: %w", err)
+	}
+	if gid, err = strconv.Atoi(u.Gid); err != nil {
+		return 0, 0, fmt.Errorf("group id of postgres: %w", err)
+	}
+	return uid, gid, nil
+}
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }

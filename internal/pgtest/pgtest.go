@@ -1,0 +1,187 @@
+package pgtest
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	superuser      = "postgres"
+	cleanupTimeout = 30 * time.Second
+	poolConns      = 10
+)
+
+// DB is a database that belongs to one test. It is dropped when the test ends, whoever is still connected.
+type DB struct {
+	Name    string
+	URL     string        // as superuser and owner, without TLS and password
+	Pool    *pgxpool.Pool // on URL, at most 10 connections, closed at the end of the test
+	Version int           // major version of the server, such as 15
+
+	server *instance
+}
+
+// Main runs the tests of a package and gives up its share of the server; what it returns is for os.Exit:
+//
+//	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+func Main(m *testing.M) int {
+	defer leave()
+	return m.Run()
+}
+
+// New returns a database that has every migration of db/migrations.
+func New(t testing.TB) *DB {
+	t.Helper()
+	server := shared(t)
+	return create(t, server, template(t, server))
+}
+
+// Empty returns a database without the schema reconciler.
+func Empty(t testing.TB) *DB {
+	t.Helper()
+	return create(t, shared(t), "template0")
+}
+
+// Exec runs statements, several if there are no args, and fails the test if one of them fails.
+func (d *DB) Exec(t testing.TB, sql string, args ...any) {
+	t.Helper()
+	if _, err := d.Pool.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatalf("%v\nin: %s", err, sql)
+	}
+}
+
+// Conn returns a connection of its own, outside the pool, closed at the end of the test.
+func (d *DB) Conn(t testing.TB) *pgx.Conn {
+	t.Helper()
+	return connect(t, d.URL)
+}
+
+// Explaining is Conn, and tells the plan of each statement and what it came across, as EXPLAIN ANALYZE shows it: the plan
+// that the session uses, prepared statements' and functions' own too.
+func (d *DB) Explaining(t testing.TB, told func(plan string)) *pgx.Conn {
+	t.Helper()
+	conn := connect(t, d.URL, func(config *pgx.ConnConfig) {
+		config.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { told(n.Message + "\n") }
+	})
+	const explain = `LOAD 'auto_explain'; SET auto_explain.log_min_duration = 0; SET auto_explain.log_analyze = on;
+		SET auto_explain.log_timing = off; SET auto_explain.log_level = notice`
+	if _, err := conn.Exec(t.Context(), explain); err != nil {
+		t.Fatalf("%s: %v", explain, err)
+	}
+	return conn
+}
+
+// ConnAs is Conn as another role.
+func (d *DB) ConnAs(t testing.TB, role string) *pgx.Conn {
+	t.Helper()
+	return connect(t, d.URLFor(role))
+}
+
+// URLFor returns the URL for a role that can log in; it needs no password.
+func (d *DB) URLFor(role string) string { return d.server.url(role, d.Name) }
+
+// Role makes a role that can log in, with a name that begins with prefix and that no other test uses, and
+// drops it at the end of the test with all it owns. options is what CREATE ROLE takes, such as "CREATEROLE".
+func (d *DB) Role(t testing.TB, prefix, options string) string {
+	t.Helper()
+	role := uniqueName(prefix)
+	quoted := pgx.Identifier{role}.Sanitize()
+	d.Exec(t, "CREATE ROLE "+quoted+" LOGIN "+options)
+	t.Cleanup(func() {
+		ctx, cancel := cleanupContext(t)
+		defer cancel()
+		if err := d.server.admin(ctx, d.Name, "DROP OWNED BY "+quoted+" CASCADE", "DROP ROLE "+quoted); err != nil {
+			t.Errorf("drop role %s: %v", role, err)
+		}
+	})
+	return role
+}
+
+// create makes a database from a template and hands it to the test.
+func create(t testing.TB, server *instance, from string) *DB {
+	t.Helper()
+	name := uniqueName("test")
+	// template0 carries no lock that concurrent copies could trip over, and neither does ours: nobody may connect to them.
+	if err := server.admin(t.Context(), "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, from)); err != nil {
+		t.Fatalf("create a database for the test: %v\n%s", err, server.log(t))
+	}
+	db := &DB{Name: name, URL: server.url(superuser, name), Version: server.Version, server: server}
+	// Registered before the pool's, so it runs after it.
+	t.Cleanup(func() { db.drop(t) })
+	db.Pool = pool(t, db.URL)
+	return db
+}
+
+func (d *DB) drop(t testing.TB) {
+	t.Helper()
+	ctx, cancel := cleanupContext(t)
+	defer cancel()
+	if t.Failed() {
+		t.Logf("server log of %s:\n%s", d.Name, d.server.logOf(ctx, d.Name))
+	}
+	if !d.server.answers(ctx) {
+		return // A test left its own server stopped; the data goes with the server.
+	}
+	if err := d.server.dropDatabase(ctx, d.Name); err != nil {
+		t.Errorf("drop database %s: %v", d.Name, err)
+	}
+}
+
+func pool(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		t.Fatalf("configure a pool: %v", err)
+	}
+	config.MaxConns = poolConns
+	p, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatalf("make a pool: %v", err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+func connect(t testing.TB, url string, change ...func(*pgx.ConnConfig)) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	for _, set := range change {
+		set(config)
+	}
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := cleanupContext(t)
+		defer cancel()
+		_ = conn.Close(ctx) // The test may have killed it.
+	})
+	return conn
+}
+
+// cleanupContext is for what runs after the test, whose own context is over by then.
+func cleanupContext(t testing.TB) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(t.Context()), cleanupTimeout)
+}
+
+func (i *instance) url(role, database string) string {
+	u := url.URL{
+		Scheme:   "postgres",
+		User:     url.User(role),
+		Host:     fmt.Sprintf("127.0.0.1:%d", i.Port),
+		Path:     "/" + database,
+		RawQuery: "sslmode=disable",
+	}
+	return u.String()
+}

@@ -1,0 +1,165 @@
+package pgtest_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+func TestMain(m *testing.M) {
+	code := pgtest.Main(m)
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func TestDatabase(t *testing.T) {
+	t.Parallel()
+
+	t.Run("HasTheMigrations", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.New(t)
+		require.True(t, value[bool](t, db, "SELECT to_regclass('reconciler.outbox') IS NOT NULL"))
+		require.NotZero(t, value[int64](t, db, "SELECT max(version_id) FROM reconciler.goose_db_version"))
+	})
+
+	t.Run("IsWithoutThemWhenEmpty", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Empty(t)
+		require.False(t, value[bool](t, db, "SELECT to_regnamespace('reconciler') IS NOT NULL"))
+	})
+
+	t.Run("IsNotSeenByOthers", func(t *testing.T) {
+		t.Parallel()
+		a, b := pgtest.New(t), pgtest.New(t)
+		a.Exec(t, "CREATE TABLE only_here (); CREATE TABLE and_here ()")
+		require.NotEqual(t, a.Name, b.Name)
+		require.False(t, value[bool](t, b, "SELECT to_regclass('only_here') IS NOT NULL"))
+	})
+
+	t.Run("RunsAsConfigured", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Empty(t)
+		for setting, want := range map[string]string{
+			"fsync":                     "off",
+			"synchronous_commit":        "on",
+			"wal_level":                 "logical",
+			"max_connections":           "300",
+			"max_prepared_transactions": "20",
+			"shared_buffers":            "256MB",
+			"TimeZone":                  "UTC",
+			"server_encoding":           "UTF8",
+		} {
+			require.Equal(t, want, value[string](t, db, "SELECT current_setting('"+setting+"')"), setting)
+		}
+		require.Equal(t, db.Version, value[int](t, db, "SELECT current_setting('server_version_num')::int / 10000"))
+		// Linguistic order, not bytes: "a" before "B".
+		require.True(t, value[bool](t, db, "SELECT 'a' < 'B'"))
+	})
+}
+
+func TestDatabaseIsDroppedAfterTheTest(t *testing.T) {
+	t.Parallel()
+	// Making a slot waits for every open transaction of the server, so the shared one would not do.
+	server := pgtest.Server(t)
+	outer := server.Empty(t)
+	var name string
+	t.Run("WithEverythingThatHoldsIt", func(t *testing.T) {
+		db := server.New(t)
+		name = db.Name
+		db.Exec(t, "CREATE TABLE x (n int)")
+		db.Exec(t, "SELECT pg_create_logical_replication_slot('slot_"+name+"', 'pgoutput')")
+		busy := db.Conn(t)
+		_, err := busy.Exec(t.Context(), "BEGIN; INSERT INTO x VALUES (1)")
+		require.NoError(t, err)
+		db.Exec(t, "BEGIN; INSERT INTO x VALUES (2); PREPARE TRANSACTION 'left over "+name+"'")
+		db.Exec(t, "CREATE SUBSCRIPTION sub_"+name+" CONNECTION 'host=nowhere.invalid' PUBLICATION p WITH (connect = false)")
+	})
+	require.False(t, value[bool](t, outer, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name))
+}
+
+func TestRole(t *testing.T) {
+	t.Parallel()
+	outer := pgtest.Empty(t)
+	var role string
+	t.Run("LogsInAndOwns", func(t *testing.T) {
+		db := pgtest.Empty(t)
+		role = db.Role(t, "writer", "NOINHERIT")
+		require.True(t, strings.HasPrefix(role, "writer_"), role)
+		db.Exec(t, "GRANT CREATE ON SCHEMA public TO "+role)
+		conn := db.ConnAs(t, role)
+		_, err := conn.Exec(t.Context(), "CREATE TABLE mine ()")
+		require.NoError(t, err)
+		var user string
+		require.NoError(t, conn.QueryRow(t.Context(), "SELECT current_user").Scan(&user))
+		require.Equal(t, role, user)
+	})
+	require.False(t, value[bool](t, outer, "SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = $1)", role))
+}
+
+func TestServer(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t)
+	db := server.New(t)
+	db.Exec(t, "CREATE TABLE kept AS SELECT 1 AS n")
+	url := server.URL(db.Name)
+	require.Equal(t, db.URL, url)
+	require.Equal(t, db.Version, server.Version())
+
+	t.Run("EndsSessionsOnRestart", func(t *testing.T) {
+		conn := db.Conn(t)
+		server.Restart(t)
+		require.Error(t, conn.Ping(t.Context()))
+		require.Equal(t, 1, value[int](t, db, "SELECT n FROM kept"))
+	})
+
+	t.Run("RecoversFromACrash", func(t *testing.T) {
+		server.StopImmediate(t)
+		_, err := pgx.Connect(t.Context(), url)
+		require.Error(t, err)
+		server.Start(t)
+		require.Equal(t, 1, value[int](t, db, "SELECT n FROM kept"))
+	})
+
+	t.Run("MayBeLeftStopped", func(*testing.T) {
+		server.StopImmediate(t)
+	})
+}
+
+// value reads one value on a connection of its own, for a pool may hold dead ones.
+func value[T any](t *testing.T, db *pgtest.DB, sql string, args ...any) T {
+	t.Helper()
+	rows, err := db.Conn(t).Query(t.Context(), sql, args...)
+	require.NoError(t, err)
+	v, err := pgx.CollectExactlyOneRow(rows, pgx.RowTo[T])
+	require.NoError(t, err)
+	return v
+}
+
+func TestDataIsPutBack(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Server(t)
+	db := server.Empty(t)
+	db.Exec(t, "CREATE TABLE things AS SELECT 1 AS id")
+	server.Stop(t)
+	server.KeepData(t)
+	server.Start(t)
+	conn := db.Conn(t)
+	_, err := conn.Exec(t.Context(), "CREATE TABLE lost (); INSERT INTO things VALUES (2)")
+	require.NoError(t, err)
+	server.Stop(t)
+	server.PutBackData(t)
+	server.Start(t)
+	var things, lost int
+	require.NoError(t, db.Conn(t).QueryRow(t.Context(), "SELECT (SELECT sum(id) FROM things), (SELECT count(*) FROM pg_tables WHERE tablename = 'lost')").Scan(&things, &lost))
+	require.Equal(t, []int{1, 0}, []int{things, lost})
+}

@@ -1,0 +1,233 @@
+package pgtest
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const childEnv = "RECONCILER_PGTEST_CHILD" // what TestChild shall do
+
+// TestChild is the body of child processes. In an ordinary run there is nothing for it to do.
+func TestChild(t *testing.T) { //nolint:paralleltest // it is the only test of its process
+	switch os.Getenv(childEnv) {
+	case "own":
+		holdOn(t, Server(t).instance)
+	case "shared":
+		holdOn(t, shared(t))
+	}
+}
+
+// holdOn says which server this process uses and stays until its standard input ends.
+func holdOn(t *testing.T, i *instance) {
+	t.Helper()
+	_, err := os.Stdout.WriteString("uses " + i.Dir + " " + i.url(superuser, "postgres") + "\n")
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, os.Stdin)
+	require.NoError(t, err)
+}
+
+type child struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	dir   string
+	url   string
+}
+
+// startChild starts a process that uses a server, with temporary files, and so shared servers, of its own.
+func startChild(t *testing.T, what, temp string) *child {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$")
+	cmd.Env = append(os.Environ(), childEnv+"="+what, "TMPDIR="+temp)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	c := &child{cmd: cmd, stdin: stdin}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	lines := bufio.NewScanner(stdout)
+	for lines.Scan() {
+		if fields := strings.Fields(lines.Text()); len(fields) == 3 && fields[0] == "uses" {
+			c.dir, c.url = fields[1], fields[2]
+			return c
+		}
+	}
+	t.Fatalf("child %s ended without a server", what)
+	return nil
+}
+
+func (c *child) kill(t *testing.T) {
+	t.Helper()
+	require.NoError(t, c.cmd.Process.Kill())
+	require.Error(t, c.cmd.Wait())
+}
+
+// tempFor is a directory that the user postgres gets through to, unlike t.TempDir.
+func tempFor(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "pgtest") //nolint:usetesting // see above
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return dir
+}
+
+func requireGone(t *testing.T, i *instance) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(i.Dir)
+		return os.IsNotExist(err)
+	}, reapTimeout, 50*time.Millisecond, "directory of the server")
+	require.False(t, i.answers(t.Context()))
+}
+
+func TestServerEndsWithAKilledProcess(t *testing.T) {
+	t.Parallel()
+	c := startChild(t, "own", tempFor(t))
+	i, err := load(c.dir)
+	require.NoError(t, err)
+	require.True(t, i.answers(t.Context()))
+	c.kill(t)
+	requireGone(t, i)
+}
+
+func TestProcessesShareAServerUntilTheLastOneIsGone(t *testing.T) {
+	t.Parallel()
+	temp := tempFor(t)
+	first := startChild(t, "shared", temp)
+	second := startChild(t, "shared", temp)
+	require.Equal(t, first.url, second.url)
+	i, err := load(first.dir)
+	require.NoError(t, err)
+
+	first.kill(t)
+	users, err := os.Open(filepath.Join(first.dir, usersLock))
+	require.NoError(t, err)
+	require.True(t, isBusy(flock(users, syscall.LOCK_EX|syscall.LOCK_NB)), "the second one still holds its share")
+	require.NoError(t, users.Close())
+	require.True(t, i.answers(t.Context()))
+
+	require.NoError(t, second.stdin.Close())
+	require.NoError(t, second.cmd.Wait())
+	requireGone(t, i)
+}
+
+func TestSweepRemovesOnlyWhatNobodyUses(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	used, err := join(filepath.Join(base, "used"))
+	require.NoError(t, err)
+	defer used.Close()
+	dead, err := join(filepath.Join(base, "dead"))
+	require.NoError(t, err)
+	require.NoError(t, dead.Close())
+	kept, err := join(filepath.Join(base, "kept"))
+	require.NoError(t, err)
+	require.NoError(t, kept.Close())
+	require.NoError(t, os.Mkdir(filepath.Join(base, "young"), 0o755))
+	stray := filepath.Join(base, "stray")
+	require.NoError(t, os.Mkdir(stray, 0o755))
+	long := time.Now().Add(-2 * strayAge)
+	require.NoError(t, os.Chtimes(stray, long, long))
+
+	sweep(t.Context(), base, filepath.Join(base, "kept"))
+
+	entries, err := os.ReadDir(base)
+	require.NoError(t, err)
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	require.Equal(t, []string{"kept", "used", "young"}, names)
+}
+
+func TestReapLeavesADirectoryThatIsSomebodyElsesByNow(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "server")
+	old, err := join(dir)
+	require.NoError(t, err)
+	defer old.Close()
+	require.NoError(t, os.RemoveAll(dir))
+	current, err := join(dir)
+	require.NoError(t, err)
+	defer current.Close()
+
+	require.NoError(t, reap(old, dir))
+	require.True(t, isAt(current, filepath.Join(dir, usersLock)))
+	require.NoError(t, reap(current, dir))
+	require.NoDirExists(t, dir)
+}
+
+func TestCheckBaseRefusesWhatOthersCanWriteTo(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "base")
+	require.NoError(t, checkBase(dir))
+	require.NoError(t, os.Chmod(dir, 0o777))
+	require.EqualError(t, checkBase(dir), dir+" is not a directory that only this user can write to: remove it, or set TMPDIR")
+}
+
+func TestTemplateIsMadeOnceForEachContent(t *testing.T) {
+	t.Parallel()
+	server := shared(t)
+	files := func(sql string) fstest.MapFS {
+		return fstest.MapFS{"00001_one.sql": {Data: []byte("-- +goose Up\n" + sql + ";\n-- +goose Down\n")}}
+	}
+	// Nobody else's: a template of an earlier run would prove nothing.
+	unique := uniqueName("t")
+	one := files("CREATE TABLE " + unique + " ()")
+	names := make(chan string)
+	for range 4 {
+		go func() {
+			fresh := &instance{Dir: server.Dir, Port: server.Port, Version: server.Version, Local: server.Local, Container: server.Container}
+			name, err := fresh.template(context.Background(), one)
+			if err != nil {
+				name = err.Error()
+			}
+			names <- name
+		}()
+	}
+	first := <-names
+	for range 3 {
+		require.Equal(t, first, <-names)
+	}
+	t.Cleanup(func() {
+		require.NoError(t, server.admin(context.Background(), "postgres", "DROP DATABASE "+first))
+	})
+	require.Regexp(t, `^template_[0-9a-f]{16}$`, first)
+	db := create(t, server, first)
+	db.Exec(t, "TABLE "+unique)
+
+	other, err := templateName(files("CREATE TABLE other ()"))
+	require.NoError(t, err)
+	require.NotEqual(t, first, other)
+}
+
+func TestLogShowsOneDatabaseAndTheBeginningOfStatements(t *testing.T) {
+	t.Parallel()
+	server := shared(t)
+	db, other := Empty(t), Empty(t)
+	long := "SELECT 1/0" + strings.Repeat("\n, 1", 3*statementLines)
+	_, err := db.Conn(t).Exec(t.Context(), long)
+	require.ErrorContains(t, err, "division by zero")
+	_, err = other.Conn(t).Exec(t.Context(), "SELECT 'not this'::int")
+	require.Error(t, err)
+
+	require.Eventually(t, func() bool { // The log is written by another process.
+		return strings.Count(server.logOf(t.Context(), db.Name), "\n") == 1+statementLines
+	}, cleanupTimeout, 20*time.Millisecond)
+	text := server.logOf(t.Context(), db.Name)
+	require.Contains(t, text, "] "+db.Name+" ERROR:  division by zero\n")
+	require.NotContains(t, text, "not this")
+}

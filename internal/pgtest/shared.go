@@ -1,0 +1,141 @@
+package pgtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The server that all test processes of this user share, as far as this process has joined it.
+var process struct {
+	mu       sync.Mutex
+	asked    bool
+	users    *os.File // this process's share
+	instance *instance
+	err      error
+}
+
+// shared returns the shared server and starts it if no process has. A failure is kept, so that a machine
+// without PostgreSQL says so at once for each test instead of trying again.
+func shared(t testing.TB) *instance {
+	t.Helper()
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if !process.asked {
+		process.asked = true
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
+		defer cancel()
+		process.users, process.instance, process.err = obtain(ctx, sharedDir(), lingerShared)
+	}
+	if process.err != nil {
+		t.Fatalf("%v", process.err)
+	}
+	return process.instance
+}
+
+// leave gives up the share of the server. The reaper stops it when no process has taken a share for a while.
+func leave() {
+	process.mu.Lock()
+	defer process.mu.Unlock()
+	if process.users != nil {
+		_ = process.users.Close()
+	}
+	process.users, process.instance, process.err = nil, nil, errors.New("pgtest.Main has returned: the server is gone")
+}
+
+// obtain joins dir and returns the running server in it, which outlives its last user by linger.
+func obtain(ctx context.Context, dir string, linger time.Duration) (*os.File, *instance, error) {
+	if err := checkBase(baseDir()); err != nil {
+		return nil, nil, err
+	}
+	users, err := join(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("share the test server: %w", err)
+	}
+	i, err := findOrStart(ctx, dir, linger)
+	if err != nil {
+		return nil, nil, errors.Join(err, users.Close())
+	}
+	return users, i, nil
+}
+
+// findOrStart is called with a share of dir, so nobody reaps it meanwhile.
+func findOrStart(ctx context.Context, dir string, linger time.Duration) (_ *instance, err error) {
+	starting, err := openLock(dir, startLock, syscall.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, starting.Close()) }()
+	if err := ensureReaper(dir, linger); err != nil {
+		return nil, err
+	}
+	i, err := load(dir)
+	if err != nil {
+		return nil, err
+	}
+	if i != nil && i.answers(ctx) {
+		return i, nil
+	}
+	if i != nil { // Crashed, or its process was killed while it started.
+		if err := i.clear(ctx); err != nil {
+			return nil, err
+		}
+	}
+	sweep(ctx, baseDir(), dir)
+	return start(ctx, dir)
+}
+
+// start starts a server by whatever means this machine has.
+func start(ctx context.Context, dir string) (*instance, error) {
+	source, err := choose(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return source.start(ctx, dir)
+}
+
+// clear ends a server and removes its data, but not its directory.
+func (i *instance) clear(ctx context.Context) error {
+	if err := i.engine().destroy(ctx); err != nil {
+		return fmt.Errorf("end the test server in %s: %w", i.Dir, err)
+	}
+	if err := os.RemoveAll(filepath.Join(i.Dir, "data")); err != nil {
+		return err
+	}
+	return os.Remove(filepath.Join(i.Dir, stateFile))
+}
+
+func baseDir() string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("reconciler-pgtest-%d", os.Geteuid()))
+}
+
+// sharedDir differs by everything that two processes must agree on to share a server.
+func sharedDir() string {
+	sum := sha256.Sum256([]byte(strings.Join(settings(), "\n")))
+	version, from := os.Getenv(envVersion), os.Getenv(envFrom)
+	return filepath.Join(baseDir(), fmt.Sprintf("shared%s%s-%x", version, from, sum[:4]))
+}
+
+// checkBase makes the directory for all servers. Its name can be guessed, so somebody else may have made it first.
+func checkBase(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the server's user must get through
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || !ok || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("%s is not a directory that only this user can write to: remove it, or set TMPDIR", dir)
+	}
+	return nil
+}

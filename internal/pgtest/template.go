@@ -1,0 +1,104 @@
+package pgtest
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/db/migrations"
+	"github.com/pgreconciler/reconciler/internal/migrate"
+)
+
+// template returns the name of the server's database that has the embedded migrations, made if it is missing.
+func template(t testing.TB, server *instance) string {
+	t.Helper()
+	name, err := server.template(t.Context(), migrations.FS)
+	if err != nil {
+		t.Fatalf("make the template database: %v", err)
+	}
+	return name
+}
+
+// template makes at most one template per server and content of files, also when several processes ask at once.
+func (i *instance) template(ctx context.Context, files fs.FS) (_ string, err error) {
+	name, err := templateName(files)
+	if err != nil {
+		return "", err
+	}
+	if i.hasTemplate.Load() == name {
+		return name, nil
+	}
+	conn, err := pgx.Connect(ctx, i.url(superuser, "postgres"))
+	if err != nil {
+		return "", err
+	}
+	// Closing the session gives the lock back.
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock(hashtext($1))", name); err != nil {
+		return "", err
+	}
+	var exists bool
+	if err := conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name).Scan(&exists); err != nil {
+		return "", err
+	}
+	if !exists {
+		if err := i.makeTemplate(ctx, conn, name, files); err != nil {
+			return "", err
+		}
+	}
+	i.hasTemplate.Store(name)
+	return name, nil
+}
+
+// makeTemplate migrates under another name and renames at the end: a database of the final name is complete.
+func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name string, files fs.FS) error {
+	draft := name + "_draft"
+	for _, statement := range []string{
+		fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", draft),
+		fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0", draft),
+	} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	if _, err := migrate.New(files).Up(ctx, i.url(superuser, draft)); err != nil {
+		return err
+	}
+	for _, statement := range []string{
+		// CREATE DATABASE refuses a template that somebody is connected to, so nobody may be.
+		fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS false", draft),
+		fmt.Sprintf("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '%s'", draft),
+		fmt.Sprintf("ALTER DATABASE %s RENAME TO %s", draft, name),
+	} {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+// templateName changes with every byte of the migrations.
+func templateName(files fs.FS) (string, error) {
+	hash := sha256.New()
+	err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := fs.ReadFile(files, path)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(hash, "%s %d\n%s\n", path, len(text), text)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("hash the migrations: %w", err)
+	}
+	return "template_" + hex.EncodeToString(hash.Sum(nil)[:8]), nil
+}
