@@ -1,0 +1,95 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"strings"
+)
+
+// complete fills what depends on other values, and checks what concerns more than one.
+func (l *loader) complete() {
+	if l.cfg.DirectURL.IsZero() {
+		l.cfg.DirectURL = l.cfg.DatabaseURL
+	}
+	l.checkAddresses()
+	for i := range l.cfg.Targets {
+		if !l.broken[i] {
+			l.checkTarget(i)
+		}
+	}
+}
+
+func (l *loader) checkAddresses() {
+	listen, pprof := l.cfg.Listen, l.cfg.PprofListen
+	if _, port, _ := net.SplitHostPort(pprof); pprof == listen && pprof != "" && port != "0" {
+		l.problems.add(l.cfg.origins["pprof_listen"], "pprof_listen", "is the address of listen; give the profiler one of its own, or %q", off)
+	}
+}
+
+func (l *loader) checkTarget(i int) {
+	t := &l.cfg.Targets[i]
+	entry := l.cfg.origins[fmt.Sprintf("targets[%d]", i)]
+	if t.Name == "" && !l.reported(targetPath(i, "name")) {
+		l.problems.add(entry, targetPath(i, "name"), "is missing: give every target a name")
+	}
+	l.checkDuplicate(i)
+	l.checkDriver(i, entry)
+	if t.Backoff.Min > t.Backoff.Max {
+		path := targetPath(i, "backoff.min")
+		l.problems.add(l.cfg.origins[path], path, "must not be longer than backoff.max, %s, but is %s",
+			formatDuration(t.Backoff.Max), formatDuration(t.Backoff.Min))
+	}
+}
+
+func (l *loader) checkDuplicate(i int) {
+	name := l.cfg.Targets[i].Name
+	if name == "" {
+		return
+	}
+	for j := range i {
+		if l.cfg.Targets[j].Name == name {
+			path := targetPath(i, "name")
+			l.problems.add(l.cfg.origins[path], path, "%q is already the name of targets[%d] (%s)",
+				name, j, l.cfg.origins[targetPath(j, "name")])
+			return
+		}
+	}
+}
+
+func (l *loader) checkDriver(i int, entry Origin) {
+	name, path := l.cfg.Targets[i].Driver, targetPath(i, "driver")
+	known := l.opts.Registry.Names()
+	if name == "" {
+		l.closed[i] = true
+		if !l.reported(path) {
+			l.problems.add(entry, path, "is missing: %s", oneOfDrivers(known))
+		}
+		return
+	}
+	if _, ok := l.opts.Registry.Lookup(name); ok || l.opts.Registry == nil {
+		return
+	}
+	l.closed[i] = true
+	text := fmt.Sprintf("unknown driver %q; %s", name, oneOfDrivers(known))
+	if near := suggest(name, known); near != "" && len(name) <= longestSuggested {
+		text = fmt.Sprintf("unknown driver %q; did you mean %q? The drivers are %s", name, near, strings.Join(known, ", "))
+	}
+	l.problems.add(l.cfg.origins[path], path, "%s", text)
+}
+
+func oneOfDrivers(known []string) string {
+	if len(known) == 0 {
+		return "name the driver"
+	}
+	return "choose one of " + strings.Join(known, ", ")
+}
+
+// reported says whether a path has a problem already: what is wrong is not missing too.
+func (l *loader) reported(path string) bool {
+	for _, p := range l.problems {
+		if p.Path == path {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,112 @@
+package database
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// pinSQL sets what decides the text of values and a pooler does not keep, for the rest of the transaction.
+const pinSQL = `SELECT set_config('IntervalStyle', 'iso_8601', true), set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true)`
+
+// Rows returns what users' rows are to be read through, so that a spec has the same text whatever the way: the pool
+// itself or, where it leads through a pooler, the pool with the settings pinned in each query's own
+// transaction, at no further round trip. Nil for nil.
+func Rows(pool *pgxpool.Pool) store.DBTX {
+	switch {
+	case pool == nil:
+		return nil
+	case !Pooled(pool.Config().ConnConfig):
+		return pool
+	}
+	return pinned{pool}
+}
+
+type pinned struct{ pool *pgxpool.Pool }
+
+// send sends settings and query as one pipeline, which is one transaction.
+func (p pinned) send(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
+	if len(args) > 0 {
+		if _, mode := args[0].(pgx.QueryExecMode); mode {
+			args = args[1:] // a batch has one mode, and through a pooler everything is planned each time
+		}
+	}
+	batch := &pgx.Batch{}
+	batch.Queue(pinSQL)
+	batch.Queue(sql, args...)
+	results := p.pool.SendBatch(ctx, batch)
+	if _, err := results.Exec(); err != nil {
+		_ = results.Close() // says the same
+		return nil, err
+	}
+	return results, nil
+}
+
+func (p pinned) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	results, err := p.send(ctx, sql, args)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	tag, err := results.Exec()
+	if closeErr := results.Close(); err == nil {
+		err = closeErr
+	}
+	return tag, err
+}
+
+func (p pinned) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	results, err := p.send(ctx, sql, args)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		_ = results.Close() // says the same
+		return nil, err
+	}
+	return &pinnedRows{rows, results}, nil
+}
+
+func (p pinned) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	rows, err := p.Query(ctx, sql, args...)
+	return pinnedRow{rows, err}
+}
+
+// pinnedRows gives the connection back when they are closed.
+type pinnedRows struct {
+	pgx.Rows
+
+	results pgx.BatchResults
+}
+
+func (r *pinnedRows) Close() {
+	r.Rows.Close()
+	_ = r.results.Close() // an error is in Err
+}
+
+type pinnedRow struct {
+	rows pgx.Rows
+	err  error
+}
+
+func (r pinnedRow) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	defer r.rows.Close()
+	if !r.rows.Next() {
+		if err := r.rows.Err(); err != nil {
+			return err
+		}
+		return pgx.ErrNoRows
+	}
+	if err := r.rows.Scan(dest...); err != nil {
+		return err
+	}
+	r.rows.Close()
+	return r.rows.Err()
+}

@@ -1,0 +1,121 @@
+// Package metrics holds every series that the binary exports, on a registry that the caller injects.
+// Labels are bounded: target and driver names from the config, never a key.
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Metrics are the series. All times are in seconds.
+type Metrics struct {
+	Leader       prometheus.Gauge
+	Awake        prometheus.Gauge
+	Ticks        prometheus.Counter
+	Wakeups      *prometheus.CounterVec // by: notify, command, poll
+	Revision     prometheus.Gauge
+	Listening    prometheus.Gauge
+	OutboxEvents prometheus.Counter
+	Expanded     prometheus.Counter
+	Retained     prometheus.Counter
+
+	Calls        *prometheus.CounterVec   // target, action, verdict
+	CallSeconds  *prometheus.HistogramVec // target, action
+	Unchanged    *prometheus.CounterVec   // target
+	Lag          *prometheus.HistogramVec // target: from tick to applied
+	Queued       *prometheus.GaugeVec     // target, lane
+	InFlight     *prometheus.GaugeVec     // target
+	Owned        *prometheus.GaugeVec     // target
+	CircuitOpen  *prometheus.GaugeVec     // target
+	GuardHeld    *prometheus.GaugeVec     // target
+	Cursor       *prometheus.GaugeVec     // target
+	LedgerWrites *prometheus.CounterVec   // target
+
+	Syncs       *prometheus.CounterVec   // target, outcome
+	SyncSeconds *prometheus.HistogramVec // target
+	SyncRows    *prometheus.CounterVec   // target
+	Drift       *prometheus.CounterVec   // target, kind
+	LastSync    *prometheus.GaugeVec     // target: unix time of the last complete sync
+}
+
+// New registers all series. Those that are not about a target start at zero; Target does the same for a target's.
+func New(reg prometheus.Registerer) *Metrics {
+	f := promauto.With(reg)
+	counter := func(name, help string) prometheus.Counter {
+		return f.NewCounter(prometheus.CounterOpts{Namespace: "reconciler", Name: name, Help: help})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return f.NewGauge(prometheus.GaugeOpts{Namespace: "reconciler", Name: name, Help: help})
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return f.NewCounterVec(prometheus.CounterOpts{Namespace: "reconciler", Name: name, Help: help}, labels)
+	}
+	gauges := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return f.NewGaugeVec(prometheus.GaugeOpts{Namespace: "reconciler", Name: name, Help: help}, labels)
+	}
+	times := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return f.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: "reconciler", Name: name, Help: help,
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
+		}, labels)
+	}
+	m := &Metrics{
+		Leader:       gauge("leader", "1 while this process makes revisions."),
+		Awake:        gauge("awake", "1 while the leader polls and writers do not notify."),
+		Ticks:        counter("ticks_total", "Revisions made by this process."),
+		Wakeups:      counters("wakeups_total", "What made the leader look: notify, command or poll.", "by"),
+		Revision:     gauge("revision", "Newest revision known to this process."),
+		Listening:    gauge("listening", "1 while LISTEN is known to work."),
+		OutboxEvents: counter("outbox_events_total", "Outbox rows read."),
+		Expanded:     counter("expanded_total", "Objects marked because a row of a base table changed."),
+		Retained:     counter("outbox_parts_emptied_total", "Parts of the outbox that retention emptied."),
+
+		Calls:        counters("calls_total", "Driver calls by outcome.", "target", "action", "verdict"),
+		CallSeconds:  times("call_seconds", "Duration of driver calls.", "target", "action"),
+		Unchanged:    counters("unchanged_total", "Objects looked at that were in the target already.", "target"),
+		Lag:          times("lag_seconds", "From the revision of a change to its result.", "target"),
+		Queued:       gauges("queued", "Objects waiting in memory.", "target", "lane"),
+		InFlight:     gauges("in_flight", "Objects read and not yet settled.", "target"),
+		Owned:        gauges("owned", "1 while this process owns the target.", "target"),
+		CircuitOpen:  gauges("circuit_open", "1 while the target is taken to be down.", "target"),
+		GuardHeld:    gauges("guard_held", "Deletes that wait for approve().", "target"),
+		Cursor:       gauges("cursor_revision", "Revision up to which changes are recorded.", "target"),
+		LedgerWrites: counters("ledger_writes_total", "Ledger rows written or removed.", "target"),
+
+		Syncs:       counters("syncs_total", "Syncs by outcome.", "target", "outcome"),
+		SyncSeconds: times("sync_seconds", "Duration of complete syncs.", "target"),
+		SyncRows:    counters("sync_rows_total", "Running rows read by syncs.", "target"),
+		Drift:       counters("drift_total", "Objects that a sync found missing, different or orphaned in the target.", "target", "kind"),
+		LastSync:    gauges("last_sync_timestamp_seconds", "When the last complete sync ended.", "target"),
+	}
+	for _, by := range []string{"notify", "command", "poll"} {
+		m.Wakeups.WithLabelValues(by)
+	}
+	return m
+}
+
+// Target starts the series of a target at zero, so that a rate over them sees the first event.
+func (m *Metrics) Target(name string) {
+	for _, action := range []string{"apply", "delete"} {
+		for _, verdict := range []string{"done", "backoff", "retry_after", "terminal", "unreachable"} {
+			m.Calls.WithLabelValues(name, action, verdict)
+		}
+		m.CallSeconds.WithLabelValues(name, action)
+	}
+	for _, outcome := range []string{"complete", "failed"} {
+		m.Syncs.WithLabelValues(name, outcome)
+	}
+	for _, kind := range []string{"missing", "different", "orphan", "stale"} {
+		m.Drift.WithLabelValues(name, kind)
+	}
+	for _, vec := range []*prometheus.CounterVec{m.Unchanged, m.LedgerWrites, m.SyncRows} {
+		vec.WithLabelValues(name)
+	}
+	for _, vec := range []*prometheus.GaugeVec{m.InFlight, m.Owned, m.CircuitOpen, m.GuardHeld, m.Cursor, m.LastSync} {
+		vec.WithLabelValues(name)
+	}
+	m.Queued.WithLabelValues(name, "live")
+	m.Queued.WithLabelValues(name, "sync")
+	m.Lag.WithLabelValues(name)
+	m.SyncSeconds.WithLabelValues(name)
+}
