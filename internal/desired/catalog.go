@@ -1,0 +1,96 @@
+package desired
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// Catalog is what is tracked, as last read. It is safe for concurrent use; a zero Catalog is empty.
+type Catalog struct {
+	mu        sync.RWMutex
+	resources map[int32]*Resource // guarded by mu; never changed in place
+	deps      map[int32]Dependency
+}
+
+// Dependency is one base table of a joined resource.
+type Dependency struct {
+	ID         int32
+	ResourceID int32
+	Columns    []string // columns of the relation that the image of a change names
+}
+
+// Reload reads all definitions. It reports whether any of them is new, changed or gone.
+func (c *Catalog) Reload(ctx context.Context, db store.DBTX) (changed bool, err error) {
+	queries := store.New(db)
+	rows, err := queries.ResourceList(ctx)
+	if err != nil {
+		return false, fmt.Errorf("read the tracked resources: %w", err)
+	}
+	deps, err := queries.DependencyList(ctx)
+	if err != nil {
+		return false, fmt.Errorf("read the dependencies of resources: %w", err)
+	}
+	next := make(map[int32]*Resource, len(rows))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, row := range rows {
+		if old, ok := c.resources[row.ID]; ok && old.Version == row.Version && old.anyTarget == row.AnyTarget {
+			next[row.ID] = old
+			continue
+		}
+		next[row.ID] = newResource(row)
+		changed = true
+	}
+	changed = changed || len(next) != len(c.resources)
+	c.resources = next
+	c.deps = make(map[int32]Dependency, len(deps))
+	for _, d := range deps {
+		c.deps[d.ID] = Dependency{ID: d.ID, ResourceID: d.ResourceID, Columns: d.Columns}
+	}
+	return changed, nil
+}
+
+// ByID returns the resource with this id.
+func (c *Catalog) ByID(id int32) (*Resource, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	r, ok := c.resources[id]
+	return r, ok
+}
+
+// ByName returns the resource with this name.
+func (c *Catalog) ByName(name string) (*Resource, bool) {
+	for _, r := range c.All() {
+		if r.Name == name {
+			return r, true
+		}
+	}
+	return nil, false
+}
+
+// All returns every resource, by id.
+func (c *Catalog) All() []*Resource {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(c.resources), func(a, b *Resource) int { return int(a.ID - b.ID) })
+}
+
+// Dependency returns the dependency with this id.
+func (c *Catalog) Dependency(id int32) (Dependency, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	d, ok := c.deps[id]
+	return d, ok
+}
+
+// HasDependencies reports whether any resource is joined from base tables.
+func (c *Catalog) HasDependencies() bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.deps) > 0
+}

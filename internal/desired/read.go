@@ -1,0 +1,351 @@
+package desired
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// Row is one object as it stands: what the user's row asks for, and what the ledger says.
+type Row struct {
+	Key    string
+	Wanted bool        // a running row names this target
+	Spec   []byte      // PostgreSQL's text form of the spec; set when Wanted
+	Hash   driver.Hash // of Spec
+	Match  []byte      // values that depends_on refers to, as jsonb; nil for a plain resource
+	// Err says why the row cannot become an object: its expressions fail on it, its spec is null, or its key is
+	// not unique. Nothing may be deleted on the strength of such a row.
+	Err    error
+	Ledger *Entry // nil when the ledger does not know the object
+}
+
+// Entry is the ledger's row of an object.
+type Entry struct {
+	State           State
+	Wanted          bool
+	Present         bool
+	DesiredRevision int64
+	AppliedRevision *int64
+	AppliedHash     []byte // 16 bytes, or nil when it is not known what the target has
+	FailedHash      []byte
+	Attempts        int32
+	LastError       *string
+	HeldBy          *string
+	Approved        bool
+	DueIn           *float64 // seconds until the next attempt; negative when due
+	AppliedAt       *time.Time
+}
+
+// buildRead reads objects by key: $1 target name, $2 target id, $3 keys, $4... the parts of the keys.
+// Every side is a LATERAL lookup with a LIMIT: on young tables without statistics a join would become a
+// scan of everything.
+func (r *Resource) buildRead() string {
+	var b strings.Builder
+	b.WriteString("SELECT i.n, i.key, d.found, d.spec, d.match, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
+	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
+	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at\n")
+	b.WriteString("FROM unnest($3::text[]")
+	if !r.Removed {
+		for n := range r.keys {
+			fmt.Fprintf(&b, ", $%d::text[]", n+4)
+		}
+	}
+	b.WriteString(") WITH ORDINALITY AS i(key")
+	if !r.Removed {
+		fmt.Fprintf(&b, ", %s", r.each(func(n int) string { return fmt.Sprintf("p%d", n) }))
+	}
+	b.WriteString(", n)\nLEFT JOIN LATERAL (")
+	if r.Removed {
+		b.WriteString("SELECT true AS found, NULL::text AS spec, NULL::text AS match WHERE false AND $1::text IS NULL")
+	} else {
+		fmt.Fprintf(&b, "SELECT true AS found, d.spec::text AS spec, d.match::text AS match FROM %s AS d WHERE ", r.view)
+		for n := 1; n <= r.keys; n++ {
+			fmt.Fprintf(&b, "d.key_%d = %s AND ", n, r.typed(n, fmt.Sprintf("i.p%d", n)))
+		}
+		b.WriteString(`d.key COLLATE "C" = i.key AND (d.target = $1 OR d.target IS NULL) AND d.running LIMIT 2`)
+	}
+	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = i.key LIMIT 1) AS l ON true\nORDER BY i.n", r.ID)
+	return b.String()
+}
+
+// buildCast only converts the parts of one key: $1...
+func (r *Resource) buildCast() string {
+	return "SELECT " + r.each(func(n int) string { return r.typed(n, fmt.Sprintf("$%d::text", n)) + "::text" })
+}
+
+// manyKeys is from how many keys on a query is planned for itself. A plan that a connection keeps may be of the time when
+// a table was small, and read all of it for each key.
+const manyKeys = 50
+
+// planned has a query of n keys planned for itself when they are many; planning takes 0.2 ms to 2 ms.
+func planned(args []any, n int) []any {
+	if n < manyKeys {
+		return args
+	}
+	return append([]any{pgx.QueryExecModeExec}, args...)
+}
+
+// Read reads objects of one target by key, in the order of the keys, one row for each. A row that cannot be read
+// has its Err set and spoils no other; the error returned is about the database or the definition.
+func (r *Resource) Read(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string) ([]Row, error) {
+	rows, err := r.readBatch(ctx, db, target, targetID, keys)
+	if err == nil || !isDataError(err) {
+		return rows, err
+	}
+	if len(keys) == 1 {
+		row, err := r.readSpoiled(ctx, db, targetID, keys[0], err)
+		return []Row{row}, err
+	}
+	half := len(keys) / 2
+	left, err := r.Read(ctx, db, target, targetID, keys[:half])
+	if err != nil {
+		return nil, err
+	}
+	right, err := r.Read(ctx, db, target, targetID, keys[half:])
+	return append(left, right...), err
+}
+
+func (r *Resource) readBatch(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string) ([]Row, error) {
+	args, places, out := r.readArgs(target, targetID, keys)
+	result, err := db.Query(ctx, r.readSQL, planned(args, len(keys))...)
+	if err != nil {
+		return nil, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
+	}
+	defer result.Close()
+	for result.Next() {
+		n, row, err := scanRow(result)
+		if err != nil {
+			return nil, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
+		}
+		at := &out[places[n-1]]
+		if at.Wanted || at.Err != nil {
+			row.Wanted, row.Err = false, fmt.Errorf("key %q is not unique: more than one running row has it", row.Key)
+		}
+		*at = row
+	}
+	if err := result.Err(); err != nil {
+		return nil, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
+	}
+	return r.readUnsplit(ctx, db, targetID, out, places)
+}
+
+// readArgs splits the keys. A key that has not the form of this resource's keys can be no row's; it is left out of
+// the query for rows, and places says which of the keys are in it.
+func (r *Resource) readArgs(target string, targetID int32, keys []string) (args []any, places []int, out []Row) {
+	out = make([]Row, len(keys))
+	parts := make([][]string, r.keys)
+	asked := make([]string, 0, len(keys))
+	for i, key := range keys {
+		out[i].Key = key
+		split, ok := SplitKey(key, r.keys)
+		if !ok && !r.Removed {
+			continue
+		}
+		asked = append(asked, key)
+		places = append(places, i)
+		if r.Removed {
+			continue
+		}
+		for n, part := range split {
+			parts[n] = append(parts[n], part)
+		}
+	}
+	args = []any{target, targetID, asked}
+	if !r.Removed {
+		for _, column := range parts {
+			args = append(args, column)
+		}
+	}
+	return args, places, out
+}
+
+func scanRow(result pgx.Rows) (int64, Row, error) {
+	var (
+		n                         int64
+		row                       Row
+		found                     *bool
+		spec, match               []byte
+		state                     *State
+		wanted, present, approved *bool
+		desired                   *int64
+		attempts                  *int32
+		e                         Entry
+	)
+	err := result.Scan(&n, &row.Key, &found, &spec, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
+		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &e.DueIn, &e.AppliedAt)
+	if err != nil {
+		return 0, row, err
+	}
+	if found != nil {
+		row.Wanted, row.Spec, row.Match = spec != nil, spec, match
+		if spec == nil {
+			row.Err = errors.New("its spec is null")
+		} else {
+			row.Hash = driver.HashSpec(spec)
+		}
+	}
+	if state != nil {
+		e.State, e.Wanted, e.Present, e.Approved = *state, *wanted, *present, *approved
+		e.DesiredRevision, e.Attempts = *desired, *attempts
+		row.Ledger = &e
+	}
+	return n, row, nil
+}
+
+const entrySQL = `SELECT 1::bigint, l.key, NULL::boolean, NULL::text, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
+  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at
+FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = $2 AND l.key = $3`
+
+// readEntry reads what the ledger says about an object that has no readable row.
+func (r *Resource) readEntry(ctx context.Context, db store.DBTX, targetID int32, key string) (Row, error) {
+	row := Row{Key: key}
+	result, err := db.Query(ctx, entrySQL, targetID, r.ID, key)
+	if err != nil {
+		return row, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
+	}
+	defer result.Close()
+	for result.Next() {
+		if _, row, err = scanRow(result); err != nil {
+			return row, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
+		}
+	}
+	return row, result.Err()
+}
+
+// readUnsplit fills in the ledger's side of keys that were left out of the query.
+func (r *Resource) readUnsplit(ctx context.Context, db store.DBTX, targetID int32, out []Row, places []int) ([]Row, error) {
+	if len(places) == len(out) {
+		return out, nil
+	}
+	asked := make(map[int]bool, len(places))
+	for _, place := range places {
+		asked[place] = true
+	}
+	for i := range out {
+		if asked[i] {
+			continue
+		}
+		row, err := r.readEntry(ctx, db, targetID, out[i].Key)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = row
+	}
+	return out, nil
+}
+
+// readSpoiled deals with one key on which the query fails. If the key itself cannot be a value of the key's type, no
+// row can have it (the definition had another key once). Otherwise the row is there and its expressions fail on it.
+func (r *Resource) readSpoiled(ctx context.Context, db store.DBTX, targetID int32, key string, cause error) (Row, error) {
+	row, err := r.readEntry(ctx, db, targetID, key)
+	if err != nil {
+		return row, err
+	}
+	parts, _ := SplitKey(key, r.keys)
+	args := make([]any, len(parts))
+	for i, part := range parts {
+		args[i] = part
+	}
+	if _, err := db.Exec(ctx, r.castSQL, args...); err != nil {
+		if isDataError(err) {
+			return row, nil
+		}
+		return row, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
+	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](cause); ok {
+		cause = errors.New(pgErr.Message)
+	}
+	row.Err = fmt.Errorf("its row cannot be read: %w", cause)
+	return row, nil
+}
+
+// isDataError reports whether a query failed because of the values in a row, as opposed to the database being
+// unreachable or the definition being wrong. A user's function may raise any code, so it is what remains.
+func isDataError(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || len(pgErr.Code) != 5 {
+		return false
+	}
+	switch pgErr.Code[:2] {
+	case "08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "F0", "XX":
+		return false
+	}
+	return true
+}
+
+// Missing returns those of the keys that no running row of the target has. A key whose row cannot be read is not
+// missing: the row is there.
+func (r *Resource) Missing(ctx context.Context, db store.DBTX, target string, keys []string) ([]string, error) {
+	if r.Removed {
+		return keys, nil
+	}
+	missing, err := r.missing(ctx, db, target, keys)
+	if err == nil || !isDataError(err) {
+		return missing, err
+	}
+	if len(keys) == 1 {
+		row, err := r.readSpoiled(ctx, db, 0, keys[0], err)
+		if err != nil || row.Err != nil {
+			return nil, err
+		}
+		return keys, nil
+	}
+	half := len(keys) / 2
+	left, err := r.Missing(ctx, db, target, keys[:half])
+	if err != nil {
+		return nil, err
+	}
+	right, err := r.Missing(ctx, db, target, keys[half:])
+	return append(left, right...), err
+}
+
+func (r *Resource) missing(ctx context.Context, db store.DBTX, target string, keys []string) ([]string, error) {
+	args, places, out := r.readArgs(target, 0, keys)
+	unsplit := unsplitKeys(places, out)
+	if len(places) == 0 {
+		return unsplit, nil
+	}
+	columns := make([]string, r.keys)
+	conditions := make([]string, r.keys)
+	for n := 1; n <= r.keys; n++ {
+		columns[n-1] = fmt.Sprintf("$%d::text[]", n+3)
+		conditions[n-1] = fmt.Sprintf("d.key_%d = %s AND ", n, r.typed(n, fmt.Sprintf("i.p%d", n)))
+	}
+	// LATERAL with a LIMIT, as in buildRead: NOT EXISTS became a hash of all rows of a target.
+	sql := fmt.Sprintf(`SELECT i.key FROM unnest($3::text[], %s) AS i(key, %s) LEFT JOIN LATERAL (
+SELECT true AS found FROM %s AS d WHERE %s d.key COLLATE "C" = i.key AND (d.target = $1 OR d.target IS NULL) AND d.running LIMIT 1) AS d ON true
+WHERE $2::int IS NOT NULL AND d.found IS NULL`,
+		strings.Join(columns, ", "), r.each(func(n int) string { return fmt.Sprintf("p%d", n) }), r.view, strings.Join(conditions, ""))
+	rows, err := db.Query(ctx, sql, planned(args, len(keys))...)
+	if err != nil {
+		return nil, fmt.Errorf("look for rows of resource %s: %w", r.Name, err)
+	}
+	missing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("look for rows of resource %s: %w", r.Name, err)
+	}
+	return append(missing, unsplit...), nil
+}
+
+// unsplitKeys returns the keys that are not of the form of this resource's keys, and so no row's.
+func unsplitKeys(places []int, out []Row) []string {
+	split := make(map[int]bool, len(places))
+	for _, place := range places {
+		split[place] = true
+	}
+	var keys []string
+	for i, row := range out {
+		if !split[i] {
+			keys = append(keys, row.Key)
+		}
+	}
+	return keys
+}

@@ -1,0 +1,180 @@
+package desired_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// read returns one object of target eu.
+func (w *world) read(t *testing.T, r *desired.Resource, key string) desired.Row {
+	t.Helper()
+	rows, err := r.Read(t.Context(), w.Pool, "eu", targetEU, []string{key})
+	require.NoError(t, err)
+	require.Len(t, rows, 1)
+	require.Equal(t, key, rows[0].Key)
+	return rows[0]
+}
+
+func TestReadSaysWhatARowAsksFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY, region text, on_ boolean, image text); SELECT reconciler.track('app', 'apps', '{id}', 'region', 'on_', 'to_jsonb(image)');
+		INSERT INTO apps VALUES (1, 'eu', true, 'a:1'), (2, 'us', true, 'a:1'), (3, NULL, true, 'a:1'), (4, 'eu', false, 'a:1'), (5, 'eu', NULL, 'a:1'), (6, 'eu', true, NULL)`)
+	app := w.resource(t, "app")
+	wanted := func(key string) desired.Row {
+		return desired.Row{Key: key, Wanted: true, Spec: []byte(`"a:1"`), Hash: driver.HashSpec([]byte(`"a:1"`))}
+	}
+	rows, err := app.Read(t.Context(), w.Pool, "eu", targetEU, []string{"3", "1", "2", "4", "5", "7", "not a number", "01", "1"})
+	require.NoError(t, err)
+	require.Equal(t, []desired.Row{wanted("3"), wanted("1"), {Key: "2"}, {Key: "4"}, {Key: "5"}, {Key: "7"}, {Key: "not a number"}, {Key: "01"}, wanted("1")}, rows)
+	require.EqualError(t, w.read(t, app, "6").Err, "its spec is null")
+	require.False(t, w.read(t, app, "6").Wanted)
+	rows, err = app.Read(t.Context(), w.Pool, "eu", targetEU, nil)
+	require.NoError(t, err)
+	require.Empty(t, rows)
+	targets, err := app.Targets(t.Context(), w.Pool, 10)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"eu", "us"}, targets)
+}
+
+// What the ledger says comes with the row, and without it: an object whose row is gone, of another key's form, or of a
+// resource that was untracked.
+func TestReadBringsTheLedgersEntry(t *testing.T) {
+	t.Parallel()
+	entry := `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, attempts, last_error, approved, next_attempt_at)
+		SELECT 1, r.id, k, 'failing', true, true, 7, 5, substr(sha256('x'), 1, 16), 3, 'no', true, clock_timestamp() + interval '1 hour' FROM reconciler.resources r, unnest(ARRAY['1/a', '9/gone', 'x/not a number', 'of another form']) AS k`
+	w := newWorld(t, `CREATE TABLE pairs (a int, b text, PRIMARY KEY (a, b)); SELECT reconciler.track('pair', 'pairs', '{a,b}', '''eu'''); INSERT INTO pairs VALUES (1, 'a'), (2, 'b')`, entry)
+	pair := w.resource(t, "pair")
+	check := func(r *desired.Resource, key string, wanted bool) {
+		t.Helper()
+		row := w.read(t, r, key)
+		require.Equal(t, wanted, row.Wanted, key)
+		require.NoError(t, row.Err, key)
+		require.NotNil(t, row.Ledger, key)
+		require.InDelta(t, 3600, *row.Ledger.DueIn, 60)
+		applied, reason, due := int64(5), "no", row.Ledger.DueIn
+		require.Equal(t, desired.Entry{
+			State: desired.Failing, Wanted: true, Present: true, DesiredRevision: 7, AppliedRevision: &applied, AppliedHash: row.Ledger.AppliedHash,
+			Attempts: 3, LastError: &reason, Approved: true, DueIn: due,
+		}, *row.Ledger)
+		require.Len(t, row.Ledger.AppliedHash, 16)
+	}
+	check(pair, "1/a", true)
+	for _, key := range []string{"9/gone", "x/not a number", "of another form"} {
+		check(pair, key, false)
+	}
+	require.Nil(t, w.read(t, pair, "2/b").Ledger)
+	require.Nil(t, w.read(t, pair, "also of another form").Ledger)
+	missing, err := pair.Missing(t.Context(), w.Pool, "eu", []string{"1/a", "9/gone", "x/not a number", "of another form", "2/b"})
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"9/gone", "x/not a number", "of another form"}, missing)
+
+	w.Exec(t, `SELECT reconciler.untrack('pair', 'delete')`)
+	gone := w.resource(t, "pair")
+	require.True(t, gone.Removed)
+	for _, key := range []string{"1/a", "2/b", "nothing"} {
+		require.False(t, w.read(t, gone, key).Wanted, "nothing is wanted of a resource that is being deleted")
+	}
+	require.NotNil(t, w.read(t, gone, "1/a").Ledger)
+	page, err := gone.Page(t.Context(), w.Pool, "eu", targetEU, nil, 10, true)
+	require.NoError(t, err)
+	require.Equal(t, desired.Page{}, page)
+	missing, err = gone.Missing(t.Context(), w.Pool, "eu", []string{"1/a"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"1/a"}, missing)
+}
+
+// I4, I5: a row that cannot be read spoils no other, and is not gone.
+func TestReadOfRowsThatCannotBeEvaluated(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE jobs (id int PRIMARY KEY, labels jsonb); SELECT reconciler.track('job', 'jobs', '{id}', '''eu''', '(labels->>''n'')::int > 0');
+		INSERT INTO jobs SELECT n, jsonb_build_object('n', CASE WHEN n % 3 = 0 THEN 'x' ELSE '1' END) FROM generate_series(1, 30) AS n`)
+	job := w.resource(t, "job")
+	keys := w.lines(t, `SELECT n::text FROM generate_series(1, 35) AS n`)
+	rows, err := job.Read(t.Context(), w.Pool, "eu", targetEU, keys)
+	require.NoError(t, err)
+	for n, row := range rows {
+		require.Equal(t, keys[n], row.Key)
+		if id := n + 1; id <= 30 && id%3 == 0 {
+			require.EqualError(t, row.Err, `its row cannot be read: invalid input syntax for type integer: "x"`)
+			require.False(t, row.Wanted)
+		} else {
+			require.NoError(t, row.Err)
+			wanted := id <= 30
+			require.Equal(t, wanted, row.Wanted)
+		}
+	}
+	missing, err := job.Missing(t.Context(), w.Pool, "eu", keys)
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"31", "32", "33", "34", "35"}, missing)
+}
+
+// A view may have two rows of one key, which no index forbids.
+func TestReadOfAKeyThatIsNotUnique(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY, name text, on_ boolean); CREATE VIEW named AS SELECT name, id, on_ FROM apps; SELECT reconciler.track('named', 'named', '{name}', '''eu''', 'on_', depends_on => '{}');
+		INSERT INTO apps VALUES (1, 'a', true), (2, 'a', false), (3, 'b', true), (4, 'b', true), (5, 'b', true), (6, 'c', true)`)
+	named := w.resource(t, "named")
+	rows, err := named.Read(t.Context(), w.Pool, "eu", targetEU, []string{"a", "b", "c"})
+	require.NoError(t, err)
+	require.True(t, rows[0].Wanted && rows[0].Err == nil, "only one of them runs")
+	require.EqualError(t, rows[1].Err, `key "b" is not unique: more than one running row has it`)
+	require.False(t, rows[1].Wanted)
+	require.True(t, rows[2].Wanted)
+}
+
+// A definition that does not work any more is no fault of the rows: nothing may be concluded from it.
+func TestReadOfABrokenDefinition(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY); SELECT reconciler.track('app', 'apps', '{id}', '''eu'''); INSERT INTO apps VALUES (1)`)
+	app := w.resource(t, "app")
+	w.Exec(t, `DROP TABLE apps CASCADE`)
+	_, err := app.Read(t.Context(), w.Pool, "eu", targetEU, []string{"1"})
+	require.EqualError(t, err, `read rows of resource app: ERROR: relation "reconciler.desired_app" does not exist (SQLSTATE 42P01)`)
+	_, err = app.Page(t.Context(), w.Pool, "eu", targetEU, nil, 10, false)
+	require.EqualError(t, err, `read a page of resource app: ERROR: relation "reconciler.desired_app" does not exist (SQLSTATE 42P01)`)
+	_, err = app.Missing(t.Context(), w.Pool, "eu", []string{"1"})
+	require.EqualError(t, err, `look for rows of resource app: ERROR: relation "reconciler.desired_app" does not exist (SQLSTATE 42P01)`)
+}
+
+func TestCatalogKnowsWhatIsTracked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY, region text); CREATE VIEW v AS SELECT id, region FROM apps`)
+	catalog := &desired.Catalog{}
+	reload := func(statement string, changed bool) {
+		t.Helper()
+		w.Exec(t, statement)
+		got, err := catalog.Reload(t.Context(), w.Pool)
+		require.NoError(t, err)
+		require.Equal(t, changed, got, statement)
+	}
+	reload(`SELECT 1`, false)
+	reload(`SELECT reconciler.track('app', 'apps', '{id}', 'region')`, true)
+	first, ok := catalog.ByID(1)
+	require.True(t, ok)
+	require.False(t, first.Joined())
+	reload(`SELECT reconciler.track('app', 'apps', '{id}', 'region')`, false)
+	same, _ := catalog.ByName("app")
+	require.Same(t, first, same)
+	require.False(t, catalog.HasDependencies())
+	reload(`SELECT reconciler.track('v', 'v', '{id}', 'region', depends_on => '{"apps": {"id": "id"}}')`, true)
+	require.True(t, catalog.HasDependencies())
+	dependency, ok := catalog.Dependency(1)
+	require.True(t, ok)
+	require.Equal(t, desired.Dependency{ID: 1, ResourceID: 2, Columns: []string{"id"}}, dependency)
+	joined, _ := catalog.ByName("v")
+	require.True(t, joined.Joined())
+	require.Len(t, catalog.All(), 2)
+	reload(`SELECT reconciler.track('app', 'apps', '{id}', 'lower(region)')`, true)
+	// Whether rows may be for every target decides about the queries.
+	reload(`SELECT reconciler.track('app', 'apps', '{id}', 'region')`, true)
+	reload(`ALTER TABLE apps ALTER region SET NOT NULL`, true)
+	reload(`SELECT reconciler.untrack('app')`, true)
+	_, ok = catalog.ByName("app")
+	require.False(t, ok)
+	_, ok = catalog.ByID(1)
+	require.False(t, ok)
+}

@@ -1,0 +1,87 @@
+package outbox_test
+
+import (
+	"fmt"
+	"path"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// C15, I12: a database that was dumped and loaded keeps capturing, and is known to be another.
+func TestCaptureAfterDumpAndReload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, joined, `CREATE SCHEMA "My Shop"; CREATE TYPE "My Shop".mood AS ENUM ('on', 'off');
+		CREATE TABLE "My Shop"."Items" (day date, code char(8), mood "My Shop".mood NOT NULL, PRIMARY KEY (day, code)) PARTITION BY RANGE (day);
+		CREATE TABLE "My Shop".items_2024 PARTITION OF "My Shop"."Items" FOR VALUES FROM ('2024-01-01') TO ('2025-01-01');
+		CREATE FUNCTION is_on("My Shop".mood) RETURNS boolean IMMUTABLE LANGUAGE sql AS $$ SELECT $1 = 'on'::"My Shop".mood $$;
+		SELECT reconciler.track('item', '"My Shop"."Items"', '{day,code}', '''eu''', 'is_on(mood)', ignore => '{}', always => true);
+		INSERT INTO "My Shop"."Items" VALUES ('2024-02-01', 'a/b', 'on'); INSERT INTO workspaces VALUES (1, 'one'); INSERT INTO apps VALUES (1, 1, 'a', 'eu')`)
+	w.Exec(t, `INSERT INTO reconciler.targets (name, configured) VALUES ('eu', true), ('us', true), ('old', false)`)
+	require.Equal(t, []string{"false", "false"}, append(w.lines(t, `SELECT reconciler.adopt()::text`), w.lines(t, `SELECT reconciler.adopt()::text`)...))
+	w.Exec(t, `UPDATE reconciler.targets SET cursor_revision = 1, cursor_snapshot = pg_current_snapshot(); INSERT INTO reconciler.ticks (revision, snapshot) VALUES (4000000000, pg_current_snapshot())`)
+	before := w.marksAfter(t, 0)
+
+	copied := &world{DB: pgtest.Empty(t)}
+	reload(t, w.DB, copied.DB)
+	require.Equal(t, before, copied.marks(t))
+	require.Empty(t, copied.problems(t))
+	definitions := `SELECT format('%s %s %s %s', name, relation, target_bound, running_bound) FROM reconciler.resources ORDER BY name`
+	require.Equal(t, w.lines(t, definitions), copied.lines(t, definitions))
+
+	// Tracking goes on, in every kind of table.
+	copied.marked(t, `INSERT INTO "My Shop"."Items" VALUES ('2024-02-02', 'c', 'on'), ('2024-02-03', 'd', 'off'); UPDATE workspaces SET name = 'uno'; UPDATE workspaces SET seen = 1; TRUNCATE "My Shop".items_2024`,
+		`item "eu" "2024-02-02/c"`, `fleet {"workspace_id": 1}`, `item everywhere whole`)
+	copied.marked(t, `SET LOCAL session_replication_role = replica; INSERT INTO "My Shop"."Items" VALUES ('2024-03-01', 'e', 'on')`, `item "eu" "2024-03-01/e"`)
+	copied.marked(t, `SELECT reconciler.regenerate('item'), reconciler.regenerate('fleet')`, `item everywhere whole`, `fleet everywhere whole`)
+
+	// The first leader notices: nothing of the old history is believed, everything is applied again.
+	require.Equal(t, []string{"true"}, copied.lines(t, `SELECT reconciler.adopt()::text`))
+	require.Equal(t, []string{"false"}, copied.lines(t, `SELECT reconciler.adopt()::text`))
+	require.Equal(t, []string{"epoch 1, floor 4000000001, newest tick 4000000001"}, copied.lines(t, `SELECT format('epoch %s, floor %s, newest tick %s', epoch, floor_revision, (SELECT max(revision) FROM reconciler.ticks)) FROM reconciler.settings`))
+	require.Equal(t, []string{"eu restored t", "us restored t"}, copied.lines(t, `SELECT format('%s %s %s', t.name, s.reason, s.verify) FROM reconciler.sync_runs s JOIN reconciler.targets t ON t.id = s.target_id WHERE s.state = 'requested' ORDER BY 1`))
+	require.Equal(t, []string{"0 cursors, 0 outbox rows"}, copied.lines(t, `SELECT format('%s cursors, %s outbox rows', (SELECT count(*) FROM reconciler.targets WHERE cursor_revision IS NOT NULL OR clean), (SELECT count(*) FROM reconciler.outbox))`))
+	// The original is still itself.
+	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
+}
+
+// A copy of the files (CREATE DATABASE ... TEMPLATE, as after a restore of a base backup under another name) is noticed, too.
+func TestAdoptNoticesACopiedDatabase(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, apps, `SELECT reconciler.adopt()`)
+	w.Pool.Close()
+	name := pgx.Identifier{w.Name + "_copy"}.Sanitize()
+	admin := pgtest.Empty(t)
+	admin.Exec(t, `CREATE DATABASE `+name+` TEMPLATE `+w.Name)
+	defer admin.Exec(t, `DROP DATABASE `+name)
+	config, err := pgx.ParseConfig(w.URL)
+	require.NoError(t, err)
+	config.Database += "_copy"
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	var adopted bool
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT reconciler.adopt()`).Scan(&adopted))
+	require.True(t, adopted)
+}
+
+// reload dumps one database and loads it into another with the server's own programs, run by the server.
+func reload(t *testing.T, from, to *pgtest.DB) {
+	t.Helper()
+	conn := to.Conn(t)
+	var bin, port string
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&bin))
+	require.NoError(t, conn.QueryRow(t.Context(), `SHOW port`).Scan(&port))
+	where := fmt.Sprintf("-h 127.0.0.1 -p %s -U postgres", port)
+	command := fmt.Sprintf("bash -o pipefail -c '%s %s %s | %s %s -X -q -v ON_ERROR_STOP=1 -o /dev/null %s || echo failed' 2>&1", path.Join(bin, "pg_dump"), where, from.Name, path.Join(bin, "psql"), where, to.Name)
+	_, err := conn.Exec(t.Context(), `CREATE TEMP TABLE output (line text); COPY output FROM PROGRAM $command$`+command+`$command$`)
+	require.NoError(t, err, command)
+	rows, err := conn.Query(t.Context(), `SELECT line FROM output`)
+	require.NoError(t, err)
+	output, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Empty(t, output, command)
+}

@@ -1,0 +1,298 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// retain does what the steward does every half minute, with limits of the test's.
+func (b *bed) retain(maxAge time.Duration, maxRows int64) (done []string) {
+	b.t.Helper()
+	for {
+		what, err := store.New(b.db.Pool).OutboxRetain(b.t.Context(), store.OutboxRetainParams{MaxAge: maxAge, MaxRows: maxRows, RotateAfter: 0})
+		require.NoError(b.t, err)
+		if what == "" {
+			return done
+		}
+		done = append(done, what)
+		require.Less(b.t, len(done), 20, "it does not come to an end")
+	}
+}
+
+func (b *bed) rows() string {
+	b.t.Helper()
+	return b.text(`SELECT count(*)::text FROM reconciler.outbox`)
+}
+
+// consumer makes a target that stands at a tick.
+func (b *bed) consumer(name string, at Tick) {
+	b.t.Helper()
+	b.exec(`INSERT INTO reconciler.targets (name, cursor_revision, cursor_snapshot) VALUES ($1, $2, $3::text::pg_snapshot)
+		ON CONFLICT (name) DO UPDATE SET cursor_revision = excluded.cursor_revision, cursor_snapshot = excluded.cursor_snapshot`, name, at.Revision, at.Snapshot)
+}
+
+// age makes every tick older.
+func (b *bed) age(by string) {
+	b.t.Helper()
+	b.exec(`UPDATE reconciler.ticks SET at = at - $1::text::interval`, by)
+}
+
+const day = 24 * time.Hour
+
+// Rows that everybody has read go, part by part; the parts take turns.
+func TestPartsOfTheOutboxTakeTurns(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.consumer("eu", b.latest())
+	for turn := range 9 {
+		b.change("a")
+		tick := b.tick()
+		require.Equal(t, []string{fmt.Sprintf("moved on to outbox_%d", (turn+1)%4)}, b.retain(day, 1_000_000), "the part in use is never emptied")
+		b.consumer("eu", tick)
+		require.Equal(t, []string{fmt.Sprintf("emptied reconciler.outbox_%d: everybody has read it", turn%4)}, b.retain(day, 1_000_000))
+		require.Equal(t, "0", b.rows())
+	}
+}
+
+// C24: while a consumer is away its rows stay; back within retention it reads exactly what it had not read.
+func TestConsumerWithinRetentionCatchesUp(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	away := b.latest()
+	b.consumer("away", away)
+	var want []string
+	var latest Tick
+	for i := range 12 {
+		open := b.begin()
+		b.in(open, `INSERT INTO apps (id) VALUES ($1)`, fmt.Sprintf("late %d", i))
+		b.change(fmt.Sprint(i))
+		latest = b.tick()
+		b.consumer("here", latest)
+		b.retain(day, 1_000_000)
+		b.commit(open)
+		want = append(want, fmt.Sprint(i), fmt.Sprintf("late %d", i))
+	}
+	latest = b.tick()
+	b.consumer("here", latest)
+	b.retain(day, 1_000_000)
+	b.unprimed()
+	page, err := b.feed.Read(t.Context(), away, latest, Position{})
+	require.NoError(t, err)
+	got := keys(page)
+	slices.Sort(got)
+	slices.Sort(want)
+	require.Equal(t, want, got)
+
+	b.consumer("away", latest)
+	b.retain(day, 1_000_000)
+	b.retain(day, 1_000_000)
+	require.Equal(t, "0", b.rows())
+}
+
+// C24: a consumer that is away for longer than max_age is cut off and told so; whoever is not that late reads on.
+func TestConsumerBeyondMaxAgeIsCutOff(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	old := b.latest()
+	b.consumer("old", old)
+	b.change("a")
+	middle := b.tick()
+	b.consumer("late", middle)
+	require.Equal(t, []string{"moved on to outbox_1"}, b.retain(day, 1_000_000))
+	b.age("23 hours")
+	require.Empty(t, b.retain(day, 1_000_000), "it is not that old")
+	b.age("2 hours")
+	b.change("b")
+	latest := b.tick()
+	require.Equal(t, []string{"emptied reconciler.outbox_0: its rows were older than 24:00:00", "moved on to outbox_2"}, b.retain(day, 1_000_000))
+	require.Equal(t, "2", b.text(`SELECT floor_revision::text FROM reconciler.settings`))
+	b.unprimed()
+	_, err := b.feed.Read(t.Context(), old, latest, Position{})
+	require.ErrorIs(t, err, ErrBelowFloor)
+	page, err := b.feed.Read(t.Context(), middle, latest, Position{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"b"}, keys(page))
+}
+
+// I9: the outbox is bounded in rows, whatever a consumer does. Rows are counted, not their numbers: every turn of the
+// parts skips a million of those.
+func TestConsumerBeyondMaxRowsIsCutOff(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	old := b.latest()
+	b.consumer("old", old)
+	for i := range 3 {
+		b.exec(`INSERT INTO apps (id) SELECT $1 || n FROM generate_series(1, 40) AS n`, fmt.Sprintf("%d/", i))
+		b.tick()
+		require.Equal(t, []string{fmt.Sprintf("moved on to outbox_%d", i+1)}, b.retain(day, 1000))
+	}
+	b.change("last")
+	latest := b.tick()
+	require.Empty(t, b.retain(day, 1000), "a hundred rows, with numbers three millions apart")
+	b.unprimed()
+	page, err := b.feed.Read(t.Context(), old, latest, Position{})
+	require.NoError(t, err)
+	require.Len(t, page.Events, 121)
+
+	require.Equal(t, []string{
+		"emptied reconciler.outbox_0: the outbox was longer than 100 rows",
+		"emptied reconciler.outbox_1: everybody has read it", // who is cut off holds nothing back any more
+		"emptied reconciler.outbox_2: everybody has read it",
+		"moved on to outbox_0",
+		"emptied reconciler.outbox_3: everybody has read it",
+	}, b.retain(day, 100))
+	require.Equal(t, "0", b.rows())
+	b.unprimed()
+	_, err = b.feed.Read(t.Context(), old, latest, Position{})
+	require.ErrorIs(t, err, ErrBelowFloor)
+}
+
+// I1: what no tick has covered is never dropped: nobody could know that it is missing.
+func TestRowsWithoutARevisionStay(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	first := b.latest()
+	b.consumer("eu", first)
+	b.change("a")
+	require.Equal(t, []string{"moved on to outbox_1"}, b.retain(0, 0))
+	b.age("2 days")
+	require.Empty(t, b.retain(0, 0))
+	page, err := b.feed.Read(t.Context(), first, b.tick(), Position{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a"}, keys(page))
+}
+
+// I8: a transaction that is open in a part is not waited for, does not wait, and loses nothing.
+func TestOpenWriterAndRetentionDoNotMeet(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.latest()
+	b.change("a")
+	open := b.begin()
+	b.in(open, `INSERT INTO apps (id) VALUES ('open')`)
+	latest := b.tick()
+	require.Equal(t, []string{"moved on to outbox_1"}, b.retain(0, 0), "the part of the open transaction is left alone")
+	b.in(open, `INSERT INTO apps (id) VALUES ('open too')`)
+	b.commit(open)
+	to := b.tick()
+	page, err := b.feed.Read(t.Context(), latest, to, Position{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"open", "open too"}, keys(page))
+	require.Contains(t, b.retain(0, 1_000_000), "emptied reconciler.outbox_0: everybody has read it")
+}
+
+// A target that no process has in its config holds nothing back.
+func TestTargetWithoutACursorHoldsNothingBack(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.latest()
+	b.exec(`INSERT INTO reconciler.targets (name) VALUES ('mars')`)
+	b.change("a")
+	b.tick()
+	require.Equal(t, []string{"moved on to outbox_1", "emptied reconciler.outbox_0: everybody has read it"}, b.retain(day, 1_000_000))
+}
+
+// Ticks go with the rows; those of the last minutes stay, and always the newest.
+func TestOldTicksAreForgotten(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.exec(`DELETE FROM reconciler.ticks`)
+	b.exec(`INSERT INTO reconciler.ticks (revision, snapshot, at)
+		SELECT i, pg_current_snapshot(), date_trunc('minute', clock_timestamp()) - interval '2 hours' + i * interval '10 seconds' FROM generate_series(1, 720) AS i`)
+	_, err := store.New(b.db.Pool).TickPrune(t.Context(), time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, "720", b.text(`SELECT max(revision)::text FROM reconciler.ticks`))
+	require.Equal(t, "0", b.text(`SELECT count(*)::text FROM reconciler.ticks WHERE at < clock_timestamp() - interval '1 hour 1 second'`))
+	require.Equal(t, "1", b.text(`SELECT max(n)::text FROM (SELECT count(*) AS n FROM reconciler.ticks WHERE at < clock_timestamp() - interval '11 minutes' GROUP BY date_trunc('minute', at)) AS per_minute`))
+	require.Equal(t, "6", b.text(`SELECT max(n)::text FROM (SELECT count(*) AS n FROM reconciler.ticks WHERE at > clock_timestamp() - interval '9 minutes' GROUP BY date_trunc('minute', at)) AS per_minute`))
+	b.age("10 days")
+	_, err = store.New(b.db.Pool).TickPrune(t.Context(), time.Hour)
+	require.NoError(t, err)
+	require.Equal(t, "720", b.text(`SELECT string_agg(revision::text, ' ') FROM reconciler.ticks`))
+}
+
+// I1, I8: parts are emptied and turned as fast as can be while writers write and a consumer reads. Nobody fails, and every
+// row is read.
+func TestRetentionUnderLoadLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.listen()
+	b.lead()
+	b.consumer("eu", b.latest())
+	r := b.read()
+	stop := b.background(func(ctx context.Context) error {
+		for ctx.Err() == nil {
+			_, err := store.New(b.db.Pool).OutboxRetain(ctx, store.OutboxRetainParams{MaxAge: day, MaxRows: 1_000_000})
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+			read := r.cursor()
+			_, err = b.db.Pool.Exec(ctx, `UPDATE reconciler.targets SET cursor_revision = $1, cursor_snapshot = $2::text::pg_snapshot`, read.Revision, read.Snapshot)
+			if err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+		return nil
+	})
+	// They write until each part has had its turn.
+	var wg sync.WaitGroup
+	var written atomic.Int64
+	failures := make(chan error, 4)
+	for w := range cap(failures) {
+		conn := b.db.Conn(t)
+		wg.Go(func() { failures <- writeRows(t.Context(), conn, w, &written) })
+	}
+	wg.Wait()
+	for range cap(failures) {
+		require.NoError(t, <-failures)
+	}
+	b.change("end")
+	r.gets("end")
+	require.NoError(t, stop())
+	got := r.got()
+	slices.Sort(got)
+	require.Len(t, slices.Compact(got), int(written.Load())+1)
+}
+
+// writeRows commits three rows at a time until the parts of the outbox have turned once, and at least 60 times.
+func writeRows(ctx context.Context, conn *pgx.Conn, writer int, written *atomic.Int64) error {
+	const rows = 3
+	for n, turned := 0, false; n < 60 || !turned; n++ {
+		batch := &pgx.Batch{}
+		for i := range rows {
+			batch.Queue(`INSERT INTO apps (id) VALUES ($1)`, fmt.Sprintf("%d/%d/%d", writer, n, i))
+		}
+		if err := conn.SendBatch(ctx, batch).Close(); err != nil {
+			return err
+		}
+		written.Add(rows)
+		if err := conn.QueryRow(ctx, `SELECT (last_value >> 20) > 4 FROM reconciler.outbox_seq`).Scan(&turned); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// C25: a leader with nothing to do asks the database next to nothing.
+func TestIdleLeaderAsksNextToNothing(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.listen()
+	b.lead()
+	b.reach("the leader sleeps", b.asleep)
+	polls := b.polls()
+	timer := time.NewTimer(2 * fallbackPoll)
+	defer timer.Stop()
+	<-timer.C
+	require.LessOrEqual(t, b.polls()-polls, 3.0)
+}
