@@ -1,0 +1,32 @@
+package apply
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// jitterFraction is how far a pause strays from its nominal length, either way.
+const jitterFraction = 0.2
+
+// Backoff is the pause before the next attempt at an object.
+type Backoff struct {
+	Min time.Duration // after the first failure
+	Max time.Duration // the cap
+}
+
+// Pause returns the nominal pause after n failures in a row: Min doubled n-1 times, at most Max.
+func (b Backoff) Pause(n int) time.Duration {
+	pause := b.Min
+	for range n - 1 {
+		if pause >= b.Max/2 {
+			return b.Max
+		}
+		pause *= 2
+	}
+	return min(pause, b.Max)
+}
+
+// jittered spreads a pause, so that objects that failed together do not come back together.
+func jittered(pause time.Duration) time.Duration {
+	return time.Duration(float64(pause) * (1 - jitterFraction + 2*jitterFraction*rand.Float64()))
+}

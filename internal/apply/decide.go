@@ -1,0 +1,242 @@
+package apply
+
+import (
+	"bytes"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// action is what a look at an object leads to.
+type action int
+
+const (
+	actNothing action = iota // as it should be, or waiting for something else
+	actRecord                // only the ledger changes
+	actApply
+	actDelete
+)
+
+// Who holds an object back; values of the ledger's held_by.
+const (
+	heldByPause = "pause"
+	heldByGuard = "guard"
+	heldByBatch = "batch" // parked while the deletes of a big batch are counted
+	heldBySync  = "sync"  // parked while a sync counts its tombstones
+)
+
+// maxErrorBytes bounds an error's text in the ledger.
+const maxErrorBytes = 4096
+
+// record is what the ledger is to say about an object. A gone record removes the ledger's row.
+type record struct {
+	gone            bool
+	state           desired.State
+	wanted, present bool
+	desiredRevision int64
+	appliedRevision int64 // 0: unchanged
+	appliedHash     []byte
+	failedHash      []byte
+	attempts        int32
+	err             string
+	heldBy          string
+	approved        bool
+	delay           float64 // seconds until the next attempt; negative: none
+	called          bool
+	match           string
+}
+
+// look is everything that a decision is made from.
+type look struct {
+	item   *Item
+	row    desired.Row
+	paused bool
+	drain  bool   // release(objects => 'delete') was called
+	clean  bool   // the ledger knows everything that the target has
+	park   string // a page's deletes are being counted or held: held_by for a delete, or ""
+	guard  func() bool
+	now    int64 // revision known when the row was read
+	readAt time.Time
+	act    action
+}
+
+// decide says what to do about an object, and what the ledger is to say if no call is made.
+func decide(l look) (action, *record) {
+	if l.row.Err != nil && !l.drain {
+		return decideSpoiled(l)
+	}
+	if l.row.Wanted && !l.drain {
+		return decideWanted(l)
+	}
+	return decideUnwanted(l)
+}
+
+func (l look) base() record {
+	r := record{wanted: l.row.Wanted && !l.drain, desiredRevision: max(l.item.Revision, 0), delay: -1, match: string(l.row.Match)}
+	if e := l.row.Ledger; e != nil {
+		r.present, r.appliedHash, r.attempts = e.Present, e.AppliedHash, e.Attempts
+		r.desiredRevision = max(r.desiredRevision, e.DesiredRevision)
+		r.failedHash, r.approved = e.FailedHash, e.Approved
+		if e.LastError != nil {
+			r.err = *e.LastError
+		}
+		if e.Wanted != r.wanted {
+			r.attempts = 0 // those were made at something else
+		}
+	}
+	if r.desiredRevision == 0 {
+		r.desiredRevision = l.now
+	}
+	return r
+}
+
+// decideSpoiled blocks a row that cannot become an object. It deletes nothing: the row is there.
+func decideSpoiled(l look) (action, *record) {
+	e, text := l.row.Ledger, clip(l.row.Err.Error())
+	if e != nil && e.State == desired.Blocked && e.LastError != nil && *e.LastError == text {
+		return actNothing, nil
+	}
+	r := l.base()
+	r.state, r.wanted, r.err, r.failedHash, r.attempts = desired.Blocked, true, text, nil, 0
+	return actRecord, &r
+}
+
+func decideWanted(l look) (action, *record) {
+	e := l.row.Ledger
+	if e != nil && !l.item.Force {
+		switch {
+		case e.State == desired.Applied && bytes.Equal(e.AppliedHash, l.row.Hash[:]):
+			return actNothing, nil
+		case e.State == desired.Blocked && bytes.Equal(e.FailedHash, l.row.Hash[:]):
+			return actNothing, nil
+		case e.State == desired.Failing && e.Wanted && !due(e) && bytes.Equal(e.FailedHash, l.row.Hash[:]):
+			return actNothing, nil // it keeps its turn
+		}
+	}
+	r := l.base()
+	if e != nil && e.Present && bytes.Equal(e.AppliedHash, l.row.Hash[:]) && !l.item.Force {
+		// The target has it; only the ledger stands elsewhere (held, or to be deleted before the row came back).
+		r.state, r.err, r.attempts, r.failedHash, r.approved = desired.Applied, "", 0, nil, false
+		r.appliedRevision = max(l.item.Revision, l.now)
+		return actRecord, &r
+	}
+	if l.paused {
+		if e != nil && e.State == desired.Held && e.Wanted {
+			return actNothing, nil
+		}
+		r.state, r.heldBy, r.approved = desired.Held, heldByPause, false
+		return actRecord, &r
+	}
+	return actApply, nil
+}
+
+func decideUnwanted(l look) (action, *record) {
+	e := l.row.Ledger
+	// What the ledger does not know, or knows to be absent, is not in the target; but after a crash it may not know.
+	trusted := l.clean && !l.item.Force
+	switch {
+	case e == nil && trusted, e != nil && l.deleteWaits(e):
+		return actNothing, nil
+	case e != nil && !e.Present && trusted:
+		return actRecord, &record{gone: true}
+	}
+	approved := l.drain || e != nil && e.Approved
+	if holder := l.holder(e, approved); holder != "" {
+		if e != nil && e.State == desired.Held && !e.Wanted && e.HeldBy != nil && *e.HeldBy == holder {
+			return actNothing, nil
+		}
+		r := l.base()
+		r.state, r.heldBy, r.present = desired.Held, holder, true
+		return actRecord, &r
+	}
+	return actDelete, nil
+}
+
+// deleteWaits reports whether the ledger already says all that there is to do about an object that no row wants.
+func (l look) deleteWaits(e *desired.Entry) bool {
+	if e.State == desired.Blocked && !e.Present && shortenedKey.MatchString(l.item.Key) {
+		return true // its row has the whole key: only that finds it
+	}
+	if e.Wanted || !e.Present && l.clean && !l.item.Force {
+		return false
+	}
+	return e.State == desired.Failing && !due(e) || e.State == desired.Blocked && !l.item.Force
+}
+
+// holder says who holds a delete back, or "".
+func (l look) holder(e *desired.Entry, approved bool) string {
+	switch {
+	case !approved && e != nil && e.State == desired.Held && e.HeldBy != nil && *e.HeldBy == heldByGuard:
+		return heldByGuard // only approve() or the row's return lets it go: no pause, no sync, no later window
+	case l.paused:
+		return heldByPause
+	case approved || l.item.passed:
+		return ""
+	case l.park != "":
+		return l.park
+	case e != nil && e.State == desired.Failing && !e.Wanted:
+		return "" // it passed the guard at its first attempt
+	case !l.guard():
+		return heldByGuard
+	}
+	l.item.passed = true
+	return ""
+}
+
+func due(e *desired.Entry) bool { return e.DueIn == nil || *e.DueIn <= 0 }
+
+// outcome turns the result of a call into the ledger's record.
+func (l look) outcome(act action, out driver.Outcome, backoff Backoff) *record {
+	r := l.base()
+	r.called, r.present = true, true
+	r.attempts++
+	r.heldBy = ""
+	if out.Verdict == driver.VerdictDone {
+		if act == actDelete {
+			return &record{gone: true, called: true}
+		}
+		hash := l.row.Hash
+		r.state, r.appliedHash, r.appliedRevision = desired.Applied, hash[:], max(l.item.Revision, l.now, 1)
+		r.failedHash, r.attempts, r.err, r.approved = nil, 0, "", false
+		return &r
+	}
+	// What the target has now is not known: it may have taken half of it.
+	r.appliedHash, r.failedHash, r.err = nil, nil, clip(out.Err.Error())
+	if act == actApply {
+		hash := l.row.Hash
+		if e := l.row.Ledger; e == nil || !bytes.Equal(e.FailedHash, hash[:]) {
+			r.attempts = 1 // another spec, another count
+		}
+		r.failedHash, r.approved = hash[:], false
+	} else {
+		r.wanted, r.approved = false, true // the guard let it pass once
+	}
+	switch out.Verdict {
+	case driver.VerdictTerminal:
+		r.state = desired.Blocked
+	case driver.VerdictRetryAfter:
+		r.state, r.delay = desired.Failing, max(out.After, jittered(backoff.Min)).Seconds()
+	default:
+		r.state, r.delay = desired.Failing, jittered(backoff.Pause(int(r.attempts))).Seconds()
+	}
+	return &r
+}
+
+// clip bounds an error's text and keeps it valid UTF-8 without NUL, which PostgreSQL cannot store.
+func clip(text string) string {
+	clean := make([]rune, 0, min(len(text), maxErrorBytes))
+	size := 0
+	for _, c := range text {
+		if c == 0 {
+			c = utf8.RuneError
+		}
+		size += utf8.RuneLen(c)
+		if size > maxErrorBytes {
+			break
+		}
+		clean = append(clean, c)
+	}
+	return string(clean)
+}

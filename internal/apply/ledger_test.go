@@ -1,0 +1,196 @@
+package apply
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+const ledgerOwner = "00000000-0000-0000-0000-000000000001"
+
+// ledgerDB is a database with a target eu, owned by ledgerOwner with term 3, and a resource.
+type ledgerDB struct {
+	*pgtest.DB
+
+	queries  *store.Queries
+	target   int32
+	resource int32
+}
+
+func newLedgerDB(t *testing.T) *ledgerDB {
+	t.Helper()
+	db := pgtest.New(t)
+	db.Exec(t, `CREATE TABLE apps (id text PRIMARY KEY)`)
+	db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', '''eu''')`)
+	db.Exec(t, `INSERT INTO reconciler.targets (name, configured, owner, term, lease_until) VALUES ('eu', true, $1, 3, clock_timestamp() + interval '1 hour')`, ledgerOwner)
+	d := &ledgerDB{DB: db, queries: store.New(db.Pool)}
+	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT t.id, r.id FROM reconciler.targets t, reconciler.resources r`).Scan(&d.target, &d.resource))
+	return d
+}
+
+func (d *ledgerDB) params() store.SettleParams {
+	return store.SettleParams{TargetID: d.target, Owner: ledgerOwner, Term: 3}
+}
+
+// settle records results for keys, all alike.
+func (d *ledgerDB) settle(t *testing.T, rec record, keys ...string) {
+	t.Helper()
+	params := d.params()
+	for _, key := range keys {
+		addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: key}}, record: &rec})
+	}
+	require.NoError(t, d.queries.Settle(t.Context(), params))
+}
+
+func (d *ledgerDB) line(t *testing.T, sql string, args ...any) string {
+	t.Helper()
+	var line *string
+	require.NoError(t, d.Pool.QueryRow(t.Context(), sql, args...).Scan(&line))
+	if line == nil {
+		return ""
+	}
+	return *line
+}
+
+const ledgerLine = `SELECT string_agg(concat_ws(' ', key, state, CASE WHEN NOT wanted THEN 'unwanted' END, CASE WHEN NOT present THEN 'absent' END, held_by,
+	CASE WHEN approved THEN 'approved' END, 'after ' || round(extract(epoch FROM next_attempt_at - clock_timestamp()))), ', ' ORDER BY key) FROM reconciler.ledger`
+
+var appliedRecord = record{state: desired.Applied, wanted: true, present: true, desiredRevision: 5, appliedRevision: 5, appliedHash: specHash[:], delay: -1, called: true}
+
+// I10, C35: whatever an owner writes is refused when its term is over, and nothing of it stays.
+func TestWritesOfADeposedOwnerAreRefused(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	held := record{state: desired.Held, heldBy: heldBySync, present: true, delay: -1}
+	d.settle(t, held, "parked")
+	before := d.line(t, `SELECT t::text || l::text FROM reconciler.targets t, reconciler.ledger l`)
+	for name, write := range map[string]func(ctx context.Context, owner string, term int64) error{
+		"Settle": func(ctx context.Context, owner string, term int64) error {
+			params := d.params()
+			params.Owner, params.Term = owner, term
+			addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "a"}}, record: &appliedRecord})
+			params.CursorRevision, params.CursorSnapshot = 7, "10:10:"
+			return d.queries.Settle(ctx, params)
+		},
+		"InHand": func(ctx context.Context, owner string, term int64) error {
+			_, err := d.queries.LedgerInHand(ctx, store.LedgerInHandParams{
+				TargetID: d.target, Owner: owner, Term: term, ResourceIds: []int32{d.resource}, Keys: []string{"a"}, Patience: time.Second,
+			})
+			return err
+		},
+		"DecideParked": func(ctx context.Context, owner string, term int64) error {
+			_, err := d.queries.ParkedDecide(ctx, store.ParkedDecideParams{TargetID: d.target, Owner: owner, Term: term, ParkedBy: heldBySync, Allow: true})
+			return err
+		},
+		"StartCursor": func(ctx context.Context, owner string, term int64) error {
+			return d.queries.TargetCursorStart(ctx, store.TargetCursorStartParams{TargetID: d.target, Owner: owner, Term: term, Revision: 1, Snapshot: "10:10:", Reason: "first"})
+		},
+	} {
+		for _, who := range []struct {
+			owner string
+			term  int64
+		}{{ledgerOwner, 2}, {ledgerOwner, 4}, {"00000000-0000-0000-0000-000000000002", 3}} {
+			err := write(t.Context(), who.owner, who.term)
+			require.True(t, database.IsFenced(err), "%s as %v: %v", name, who, err)
+		}
+	}
+	require.Equal(t, before, d.line(t, `SELECT t::text || l::text FROM reconciler.targets t, reconciler.ledger l`))
+	require.Equal(t, "0", d.line(t, `SELECT count(*)::text FROM reconciler.sync_runs`))
+}
+
+// C36: what was found paused, and is recorded after resume(), is due at once: nobody would ever look at it again.
+func TestNothingIsHeldByAPauseThatIsOver(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	paused := record{state: desired.Held, wanted: true, heldBy: heldByPause, delay: -1}
+	d.Exec(t, `SELECT reconciler.pause('eu')`)
+	d.settle(t, paused, "a", "b")
+	require.Equal(t, "a held absent pause, b held absent pause", d.line(t, ledgerLine))
+	d.Exec(t, `SELECT reconciler.resume('eu')`)
+	require.Equal(t, "a pending absent after 0, b pending absent after 0", d.line(t, ledgerLine))
+	d.settle(t, paused, "b", "c")
+	require.Equal(t, "a pending absent after 0, b pending absent after 0, c pending absent after 0", d.line(t, ledgerLine))
+	d.settle(t, record{state: desired.Held, present: true, heldBy: heldByGuard, delay: -1}, "b")
+	require.Equal(t, "a pending absent after 0, b held unwanted guard, c pending absent after 0", d.line(t, ledgerLine))
+}
+
+// What does not settle soon gets its row, and counts as new only when it is; what waits for somebody else goes on waiting.
+func TestObjectsInHandGetTheirRow(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	d.settle(t, appliedRecord, "applied")
+	d.settle(t, record{state: desired.Blocked, wanted: true, err: "no", delay: -1}, "blocked")
+	d.settle(t, record{state: desired.Failing, wanted: true, present: true, err: "no", attempts: 1, delay: 600}, "failing")
+	d.settle(t, record{state: desired.Held, present: true, heldBy: heldByGuard, delay: -1}, "guarded")
+	inHand := func(keys ...string) int64 {
+		ids := make([]int32, len(keys))
+		for i := range ids {
+			ids[i] = d.resource
+		}
+		fresh, err := d.queries.LedgerInHand(t.Context(), store.LedgerInHandParams{
+			TargetID: d.target, Owner: ledgerOwner, Term: 3, ResourceIds: ids, Keys: keys, Patience: 30 * time.Second,
+		})
+		require.NoError(t, err)
+		return fresh
+	}
+	require.EqualValues(t, 2, inHand("new 2", "failing", "applied", "guarded", "new 1", "blocked"))
+	require.Equal(t, "applied pending after 30, blocked blocked absent, failing failing after 600, guarded held unwanted guard, new 1 pending after 30, new 2 pending after 30",
+		d.line(t, ledgerLine))
+	require.Zero(t, inHand("new 1", "applied"))
+}
+
+// Results of a resource that was untracked meanwhile are dropped; the others of the same batch are not.
+func TestResultsOfAnUntrackedResourceAreDropped(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	params := d.params()
+	addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "kept"}}, record: &appliedRecord})
+	addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource + 100, Key: "dropped"}}, record: &appliedRecord})
+	require.NoError(t, d.queries.Settle(t.Context(), params))
+	require.Equal(t, "kept applied", d.line(t, ledgerLine))
+}
+
+// The cursor, with its place inside a batch, goes with the results; a row leaves with its delete.
+func TestCursorGoesWithTheResults(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	const cursorLine = `SELECT concat_ws(' ', cursor_revision, cursor_snapshot, batch_revision, batch_snapshot, batch_xid, batch_seq) FROM reconciler.targets`
+	params := d.params()
+	addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "a"}}, record: &appliedRecord})
+	cur := at(4)
+	cur.base.Snapshot, cur.batch, cur.at.Xid, cur.at.Seq = "10:20:15", at(6).base, 17, 42
+	cur.batch.Snapshot = "30:30:"
+	addCursor(&params, cur)
+	require.NoError(t, d.queries.Settle(t.Context(), params))
+	require.Equal(t, "4 10:20:15 6 30:30: 17 42", d.line(t, cursorLine))
+
+	params = d.params()
+	addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "a"}}, record: &record{gone: true}})
+	require.NoError(t, d.queries.Settle(t.Context(), params))
+	require.Empty(t, d.line(t, ledgerLine))
+	require.Equal(t, "4 10:20:15 6 30:30: 17 42", d.line(t, cursorLine), "a write without a cursor leaves it")
+
+	params = d.params()
+	cur.base, cur.batch = cur.batch, at(0).base
+	addCursor(&params, cur)
+	require.NoError(t, d.queries.Settle(t.Context(), params))
+	require.Equal(t, "6 30:30:", d.line(t, cursorLine))
+}
+
+// An older result never takes back the revision of a newer one, nor what is known of an object that was not called.
+func TestLedgerKeepsTheNewestRevision(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	d.settle(t, appliedRecord, "a")
+	at := d.line(t, `SELECT applied_at::text FROM reconciler.ledger`)
+	d.settle(t, record{state: desired.Failing, wanted: true, present: true, desiredRevision: 3, err: "no", attempts: 1, delay: 60, called: true}, "a")
+	require.Equal(t, "5 5 no", d.line(t, `SELECT concat_ws(' ', desired_revision, applied_revision, last_error) FROM reconciler.ledger`))
+	require.Equal(t, at, d.line(t, `SELECT applied_at::text FROM reconciler.ledger`))
+}

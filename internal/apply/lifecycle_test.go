@@ -1,0 +1,131 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// owner makes an owner of the target on the real database, under its next term.
+func (d *ledgerDB) owner(t *testing.T, drv driver.Driver) *Owner {
+	t.Helper()
+	var term int64
+	require.NoError(t, d.Pool.QueryRow(t.Context(), `UPDATE reconciler.targets SET term = term + 1 RETURNING term`).Scan(&term))
+	catalog := &desired.Catalog{}
+	_, err := catalog.Reload(t.Context(), d.Pool)
+	require.NoError(t, err)
+	o, _ := testOwner(t, drv, func(c *Config) {
+		c.Pool, c.Catalog = d.Pool, catalog
+		c.Grant = lease.NewGrant("eu", d.target, ledgerOwner, term, time.Hour)
+		c.Backoff = Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond}
+	})
+	o.queries = store.New(d.Pool)
+	require.NoError(t, o.Load(t.Context()))
+	return o
+}
+
+// An owner may be stopped at any time, by a drain or by the end of its context, and whatever its calls do. Run returns
+// when no call is running any more; whoever waits for objects learns what has become of them; nothing can be added.
+func TestOwnerStopsAtAnyTime(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	d.Exec(t, `INSERT INTO apps SELECT i::text FROM generate_series(1, 200) AS i`)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for round := range 30 {
+		stopAfter, hard := random.Int32N(250), random.IntN(2) == 0
+		t.Run(fmt.Sprintf("Round%dAfter%dHard%t", round, stopAfter, hard), func(t *testing.T) {
+			d.stopOwner(t, rand.New(rand.NewPCG(seed, uint64(round+1))), stopAfter, hard)
+		})
+	}
+}
+
+func (d *ledgerDB) stopOwner(t *testing.T, random *rand.Rand, stopAfter int32, hard bool) {
+	t.Helper()
+	why := errors.New("stopped by the test")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var made, running atomic.Int32
+	enough := make(chan struct{}, 1)
+	moods := make([]int, 1000)
+	for i := range moods {
+		moods[i] = random.IntN(20)
+	}
+	o := d.owner(t, calls(func(ctx context.Context, _ driver.Ref) driver.Outcome {
+		running.Add(1)
+		defer running.Add(-1)
+		n := made.Add(1)
+		if n >= stopAfter {
+			signal(enough)
+		}
+		switch moods[int(n)%len(moods)] {
+		case 0:
+			return driver.Backoff(errors.New("no"))
+		case 1:
+			return driver.Unreachable(errors.New("gone"))
+		case 2:
+			panic("boom")
+		case 3:
+			select {
+			case <-time.After(5 * time.Millisecond):
+			case <-ctx.Done():
+				return driver.Backoff(ctx.Err())
+			}
+		}
+		return driver.Done()
+	}))
+	ended := make(chan error, 1)
+	go func() { ended <- o.Run(ctx) }()
+	run := &Run{}
+	added := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 1; i <= 200 && err == nil; i++ {
+			err = o.Enqueue(ctx, ObjectID{ResourceID: d.resource, Key: fmt.Sprint(i)}, true, false, run)
+		}
+		added <- err
+	}()
+	if stopAfter > 0 {
+		select {
+		case <-enough:
+		case err := <-added: // all of them were called, or wait for the circuit
+			added <- err
+		}
+	}
+	want := error(nil)
+	if hard {
+		want = why
+		cancel(why)
+	} else {
+		o.cfg.Grant.Drain()
+	}
+	patient, giveUp := context.WithTimeout(t.Context(), 30*time.Second)
+	defer giveUp()
+	select {
+	case err := <-ended:
+		require.ErrorIs(t, err, want)
+	case <-patient.Done():
+		require.FailNow(t, "Run does not return")
+	}
+	require.Zero(t, running.Load())
+	if err := <-added; err != nil && !errors.Is(err, why) {
+		require.ErrorIs(t, err, ErrRunCut)
+	}
+	if err := run.Wait(patient); err != nil {
+		require.ErrorIs(t, err, ErrRunCut)
+	}
+	require.ErrorIs(t, o.Enqueue(t.Context(), object("late"), false, false, run), ErrRunCut)
+	require.Zero(t, run.pending)
+}

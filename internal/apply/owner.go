@@ -1,0 +1,346 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// Config is what an Owner needs. Everything but Rate is required.
+type Config struct {
+	Name        string // of the target
+	Instance    string // uuid of this process
+	Grant       *lease.Grant
+	Driver      driver.Driver
+	Pool        *pgxpool.Pool
+	Feed        *outbox.Feed
+	Catalog     *desired.Catalog
+	Concurrency int           // driver calls at once
+	Timeout     time.Duration // of one call
+	Rate        float64       // calls a second; 0: unlimited
+	Backoff     Backoff
+	Guard       config.GuardLimits
+	Logger      *slog.Logger
+	Metrics     *metrics.Metrics
+	// Observe is told of every call that was made; nil: nobody is. It must not block.
+	Observe func(Observation)
+}
+
+// Observation is one driver call.
+type Observation struct {
+	Target, Resource, Key string
+	Action                string // apply or delete
+	Verdict               driver.Verdict
+	Err                   error
+	Took                  time.Duration // the call
+	Lag                   time.Duration // since the change became known; 0 when the sync or a retry asked
+}
+
+// Owner works for one target while this process owns it.
+type Owner struct {
+	cfg     Config
+	queries *store.Queries
+	rows    store.DBTX // what users' rows are read through
+	queue   *queue
+	tracker *tracker
+	guard   *guard
+	breaker *breaker
+	circuit sync.Mutex // taken to open or close the circuit: breaker and queue agree about it
+	limiter *rate.Limiter
+	spare   atomic.Int64 // tokens of limiter that were taken for calls that were not made
+	settled chan result
+	calls   [2]chan []look
+	slots   chan struct{} // calls of the sync lane at once
+	poke    chan struct{} // look for due objects now
+	alarm   alarm
+	trip    chan struct{} // the circuit opened
+
+	paused   atomic.Bool
+	draining atomic.Bool
+	clean    atomic.Bool
+	overran  atomic.Bool // a call returned after the lease was lost
+	holding  atomic.Bool // it was told that the guard holds deletes
+	pace     pace
+
+	resync func(ctx context.Context, resourceID int32) error
+	start  cursor
+	parked sync.WaitGroup
+
+	// The reader's own.
+	batch  *Run  // deletes of the batch being read are parked; nil when they are not
+	replay int64 // events up to this revision may have been worked on by a former owner that crashed; 0: there was none
+
+	wantSync chan struct{} // a sync was asked for
+}
+
+// NewOwner prepares an owner. resync is called when a whole resource must be looked at; it must have recorded the
+// request when it returns.
+func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) error) *Owner {
+	o := &Owner{
+		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cfg.Pool), queue: newQueue(cfg.Concurrency), tracker: newTracker(),
+		breaker: &breaker{timeouts: max(5, cfg.Concurrency)}, settled: make(chan result, settleRows),
+		// As long as the window: handing out a call never waits, so sync calls in hand never keep live ones back.
+		calls: [2]chan []look{make(chan []look, windowBound), make(chan []look, windowBound)},
+		slots: make(chan struct{}, max(1, cfg.Concurrency-max(1, cfg.Concurrency/4))),
+		poke:  make(chan struct{}, 1), trip: make(chan struct{}, 1), alarm: alarm{changed: make(chan struct{}, 1)}, wantSync: make(chan struct{}, 1), resync: resync,
+	}
+	if cfg.Rate > 0 {
+		o.limiter = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate/10)))
+	}
+	return o
+}
+
+// Load reads what the database knows about the target. It must be called once, before Run and everything else.
+func (o *Owner) Load(ctx context.Context) error {
+	crash.Point(crash.TargetTaken)
+	row, err := o.queries.TargetLoad(ctx, o.cfg.Grant.ID)
+	if err != nil {
+		return fmt.Errorf("read the state of target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	objects, err := o.queries.LedgerPresent(ctx, o.cfg.Grant.ID)
+	if err != nil {
+		return fmt.Errorf("count the objects of target %s: %w", o.cfg.Name, err)
+	}
+	o.guard = newGuard(o.cfg.Guard, objects)
+	o.paused.Store(row.Paused)
+	o.draining.Store(row.Draining)
+	o.clean.Store(row.Clean)
+	if !row.Clean {
+		// No former owner has seen a later revision; this process may have seen none yet.
+		latest, err := o.queries.TickLatest(ctx)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("read the newest revision: %w", err)
+		}
+		o.replay = latest.Revision
+	}
+	if _, err := o.queries.LedgerTakeOver(ctx, o.cfg.Grant.ID); err != nil {
+		return fmt.Errorf("take over what target %s had in hand: %w", o.cfg.Name, err)
+	}
+	o.recordCircuit(ctx, "") // a former owner's: the first calls will tell
+	xid, err := strconv.ParseUint(row.BatchXid, 10, 64)
+	if err != nil {
+		return fmt.Errorf("read the cursor of target %s: %w", o.cfg.Name, err)
+	}
+	o.start = cursor{
+		base:  outbox.Tick{Revision: row.CursorRevision, Snapshot: row.CursorSnapshot},
+		batch: outbox.Tick{Revision: row.BatchRevision, Snapshot: row.BatchSnapshot},
+		at:    outbox.Position{Xid: xid, Seq: row.BatchSeq},
+	}
+	return o.decideParked(ctx, heldByBatch)
+}
+
+// Run works until the grant drains (then it finishes what is in flight and returns nil), or until ctx ends, or until
+// the ledger cannot be written. It returns only when no driver call is running any more.
+func (o *Owner) Run(ctx context.Context) error {
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	group, work := errgroup.WithContext(inner)
+	intake, stopIntake := context.WithCancel(work)
+	defer stopIntake()
+
+	var sources sync.WaitGroup
+	source := func(run func(context.Context) error) {
+		sources.Add(1)
+		group.Go(func() error {
+			defer sources.Done()
+			if err := run(intake); err != nil && intake.Err() == nil {
+				return err
+			}
+			return nil
+		})
+	}
+	source(o.read)
+	source(o.retryDue)
+	source(o.probe)
+	source(o.dispatch)
+	group.Go(func() error { return newSettler(o).run(work) })
+	var workers sync.WaitGroup
+	for range o.cfg.Concurrency {
+		workers.Add(1)
+		group.Go(func() error {
+			defer workers.Done()
+			return o.work(work)
+		})
+	}
+	group.Go(func() error {
+		// Stop taking new work, finish what is in flight, then let the settler write the rest.
+		select {
+		case <-o.cfg.Grant.Draining():
+		case <-work.Done():
+		}
+		stopIntake()
+		o.queue.stop()
+		sources.Wait()
+		close(o.calls[LaneLive])
+		close(o.calls[LaneSync])
+		workers.Wait()
+		o.parked.Wait()
+		close(o.settled)
+		return nil
+	})
+	err := group.Wait()
+	o.queue.abandon()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// Refresh reads what a person may have changed: paused, guard approved, draining. It also looks for due objects.
+func (o *Owner) Refresh(ctx context.Context) error {
+	row, err := o.queries.TargetSteering(ctx, o.cfg.Grant.ID)
+	if err != nil {
+		return fmt.Errorf("read the state of target %s: %w", o.cfg.Name, err)
+	}
+	o.paused.Store(row.Paused)
+	o.draining.Store(row.Draining)
+	o.clean.Store(row.Clean)
+	o.cfg.Metrics.GuardHeld.WithLabelValues(o.cfg.Name).Set(float64(row.GuardDeletes))
+	if row.GuardDeletes == 0 {
+		o.holding.Store(false)
+	}
+	live, sync, flying := o.queue.depth()
+	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "live").Set(float64(live))
+	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "sync").Set(float64(sync))
+	o.cfg.Metrics.InFlight.WithLabelValues(o.cfg.Name).Set(float64(flying))
+	signal(o.poke)
+	return o.recordTrouble(ctx, row.Trouble)
+}
+
+// recordTrouble shows what the driver says of its work beside calls, if that is not what is shown.
+func (o *Owner) recordTrouble(ctx context.Context, shown string) error {
+	troubled, ok := o.cfg.Driver.(driver.Troubled)
+	if !ok && shown == "" {
+		return nil
+	}
+	text := ""
+	if ok {
+		if err := troubled.Trouble(); err != nil {
+			text = err.Error()
+		}
+	}
+	if text == shown {
+		return nil
+	}
+	err := o.queries.TargetTrouble(ctx, store.TargetTroubleParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Trouble: text})
+	if err != nil {
+		return fmt.Errorf("record the trouble of target %s: %w", o.cfg.Name, err)
+	}
+	return nil
+}
+
+// Unclean reports whether the target may have objects that the ledger does not know.
+func (o *Owner) Unclean() bool { return !o.clean.Load() }
+
+// Overran reports whether a call returned after the lease was lost: the process was frozen meanwhile. What it did may
+// have come after what the next owner did.
+func (o *Owner) Overran() bool { return o.overran.Load() }
+
+// Draining reports whether nothing is wanted in the target any more.
+func (o *Owner) Draining() bool { return o.draining.Load() }
+
+// CircuitOpen reports whether the target is taken to be down.
+func (o *Owner) CircuitOpen() bool { return o.breaker.isOpen() }
+
+// WantSync receives a value when this owner has asked for a sync of its target.
+func (o *Owner) WantSync() <-chan struct{} { return o.wantSync }
+
+// RecordUnknown gives objects of a resource, those that the ledger does not know, their row. A sync does so before it
+// enqueues them where the target cannot be asked what it has: no event names them, so a crash between call and ledger
+// would leave objects that nobody knows of.
+func (o *Owner) RecordUnknown(ctx context.Context, resourceID int32, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	params := store.LedgerUnknownParams{
+		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, ResourceID: resourceID, Patience: inHandFor,
+	}
+	for _, key := range keys {
+		if len(key) <= maxKeyBytes { // one that is longer is blocked, not called
+			params.Keys = append(params.Keys, key)
+		}
+	}
+	fresh, err := o.queries.LedgerUnknown(ctx, params)
+	if err != nil {
+		return fmt.Errorf("record what a sync is about to apply to target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	o.guard.count(fresh)
+	return nil
+}
+
+// Enqueue puts an object on the sync lane, waiting for room; it counts in run until it is settled.
+func (o *Owner) Enqueue(ctx context.Context, id ObjectID, force bool, park bool, run *Run) error {
+	it := &Item{ObjectID: id, Lane: LaneSync, Force: force, runs: []*Run{run}}
+	if park {
+		it.park = heldBySync
+	}
+	run.add()
+	if err := o.queue.push(ctx, it); err != nil {
+		run.done(false)
+		return err
+	}
+	return nil
+}
+
+// DecideParked ends a sync's count of deletes: those that it parked go ahead, or are held for approval. It returns how
+// many are held.
+func (o *Owner) DecideParked(ctx context.Context) (held int64, err error) {
+	return o.decideParkedBy(ctx, heldBySync)
+}
+
+func (o *Owner) decideParked(ctx context.Context, by string) error {
+	_, err := o.decideParkedBy(ctx, by)
+	return err
+}
+
+func (o *Owner) decideParkedBy(ctx context.Context, by string) (held int64, err error) {
+	n, err := o.queries.ParkedCount(ctx, store.ParkedCountParams{TargetID: o.cfg.Grant.ID, ParkedBy: by})
+	if err != nil {
+		return 0, fmt.Errorf("count the deletes of target %s: %w", o.cfg.Name, err)
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	crash.Point(crash.DeletesParked)
+	allow := o.draining.Load() || o.guard.decide(n)
+	n, err = o.queries.ParkedDecide(ctx, store.ParkedDecideParams{
+		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, ParkedBy: by, Allow: allow,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("decide on the deletes of target %s: %w", o.cfg.Name, err)
+	}
+	crash.Point(crash.DeletesDecided)
+	signal(o.poke)
+	if allow {
+		return 0, nil
+	}
+	o.tellHeld(n)
+	return n, nil
+}
+
+// tellHeld says that deletes wait for approval: once, until none waits any more, however many join them.
+func (o *Owner) tellHeld(deletes int64) {
+	if o.holding.CompareAndSwap(false, true) {
+		o.cfg.Logger.Warn("deletes_held", "target", o.cfg.Name, "deletes", deletes, "remedy", fmt.Sprintf("SELECT reconciler.approve('%s')", o.cfg.Name))
+	}
+}

@@ -1,0 +1,144 @@
+package apply_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const doctorAll = "SELECT check_name, ok, finding, remedy FROM reconciler.doctor() WHERE NOT (ok AND check_name IN ('connections', 'notify_queue', 'outbox', 'schema'))"
+
+var doctorHealthy = []string{
+	"capture | t | 1 resource captured | ",
+	"index | t | syncs have an index to walk, or need none | ",
+	"leader | t | Process host-1 leads. | ",
+	"clock | t | nothing is dated in the future | ",
+	"targets | t | 2 targets, nothing is in the way | ",
+	"objects | t | no object is blocked | ",
+	"prepared_transactions | t | no transaction is prepared | ",
+	"open_transactions | t | no transaction with changes has been open for long | ",
+	"rights | t | role postgres has the rights of: viewer, operator, runtime, definer | ",
+}
+
+func TestPsqlDoctorOfAHealthyDatabase(t *testing.T) {
+	t.Parallel()
+	db := newPsqlDB(t)
+	require.Equal(t, doctorHealthy, db.lines(t, doctorAll))
+	require.Equal(t, []string{"connections | t", "notify_queue | t", "outbox | t", "schema | t"}, db.lines(t, `
+		SELECT check_name, finding ~ CASE check_name WHEN 'connections' THEN '^\d+ of 297 connections are in use$' WHEN 'notify_queue' THEN '^the NOTIFY queue of the server is 0[.]0 % full$'
+			WHEN 'outbox' THEN '^the outbox takes \d+ kB; no target is far behind$' ELSE '^the schema has version \d+$' END
+		FROM reconciler.doctor() WHERE check_name IN ('connections', 'notify_queue', 'outbox', 'schema') ORDER BY 1`))
+}
+
+func TestPsqlDoctorFinds(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, sql string
+		want      []string
+	}{
+		{"ASchemaOfNoVersion", "DROP TABLE reconciler.goose_db_version", []string{
+			"schema | nothing says which version the schema has | reconciler migrate up",
+		}},
+		{"ADisabledTrigger", "ALTER TABLE public.deployments DISABLE TRIGGER reconciler_capture_1", []string{
+			"capture | resource deployments: trigger reconciler_capture_1 on public.deployments is disabled | SELECT reconciler.regenerate('deployments');",
+		}},
+		{"NoIndexForASmallTable", "DROP INDEX public.deployments_region_id_idx", []string{}},
+		{"AMissingIndex", "DROP INDEX public.deployments_region_id_idx; SET session_replication_role = replica; INSERT INTO public.deployments (id, region) SELECT i, 'eu' FROM generate_series(1, 30000) AS i; RESET session_replication_role", []string{
+			"index | a sync of resource deployments has no index to walk and scans the table for each page | CREATE INDEX CONCURRENTLY ON public.deployments (region, id) WHERE running;",
+		}},
+		{"NoLeader", "UPDATE reconciler.leases SET lease_until = '2026-01-02 12:00:00+00'", []string{
+			"leader | No process is running: the last one was heard of at 2026-01-02 12:00:00+00; start `reconciler run`. | reconciler run",
+		}},
+		{"ThatNobodyEverRan", "UPDATE reconciler.leases SET owner = NULL, lease_until = NULL", []string{
+			"leader | No process is running: start `reconciler run`. | reconciler run",
+		}},
+		{"AClockThatWentBack", "UPDATE reconciler.instances SET seen_at = '2099-01-02 12:00:00.5+00'", []string{
+			"clock | the database wrote down times up to 2099-01-02 12:00:00+00: its clock went back since | Set the clock of the database server; leases and retries wait until it has caught up.",
+		}},
+		{"AnUnownedTarget", "UPDATE reconciler.targets SET owner = NULL, lease_until = NULL WHERE name = 'us'", []string{
+			"targets | no process works on us | Start `reconciler run` with us in its config.",
+		}},
+		{"AnUnknownTarget", "INSERT INTO reconciler.targets (name) VALUES ('asia'), ('mars'); INSERT INTO public.deployments (id, region) VALUES (1, 'asia')", []string{
+			"targets | running rows of deployments name target asia, which is in no running process's config | Put asia into the config of a process, or correct the rows.",
+		}},
+		{"ATargetLeftBehind", "UPDATE reconciler.targets SET configured = false WHERE name = 'us'; INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash) SELECT t.id, 1, '1', 'applied', true, true, '\\x00112233445566778899aabbccddeeff' FROM reconciler.targets t WHERE name = 'us'", []string{
+			"targets | us is in no running process's config, and keeps 1 object | SELECT reconciler.release('us');",
+		}},
+		{"ATargetThatIsDown", "UPDATE reconciler.targets SET circuit_open_since = '2026-01-02 12:00:00+00', circuit_error = 'connection refused' WHERE name = 'eu'", []string{
+			"targets | eu does not answer since 2026-01-02 12:00:00+00: connection refused | Mend the target; calls go on by themselves when it answers.",
+		}},
+		{"HeldDeletes", "INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by) SELECT t.id, 1, k, 'held', false, true, 'guard' FROM reconciler.targets t, unnest('{b,a}'::text[]) AS k WHERE t.name = 'eu'", []string{
+			"targets | the guard of eu holds 2 deletes | Look at SELECT * FROM reconciler.held WHERE target = 'eu'; then SELECT reconciler.approve('eu');",
+		}},
+		{"AForgottenPause", "UPDATE reconciler.targets SET paused_at = '2026-01-02 10:00:00+00', paused_by = 'ann' WHERE name = 'eu'; UPDATE reconciler.targets SET paused_at = now(), paused_by = 'ann' WHERE name = 'us'", []string{
+			"targets | eu is paused by ann since 2026-01-02 10:00:00+00 | SELECT reconciler.resume('eu');",
+		}},
+		{"BlockedObjects", "INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, last_error) SELECT t.id, 1, k, 'blocked', true, true, 'bad spec ' || k FROM reconciler.targets t, unnest('{b,a}'::text[]) AS k WHERE t.name = 'eu'", []string{
+			"objects | 2 objects of deployments blocked in eu, such as 'a': bad spec a | Correct the rows; or after mending what refused them: SELECT reconciler.retry('eu', 'deployments');",
+		}},
+		{"ASlowConsumer", "INSERT INTO reconciler.ticks (revision, snapshot, at) VALUES (11, pg_current_snapshot(), '2026-01-02 12:00:00+00'); UPDATE reconciler.targets SET cursor_revision = 11 WHERE name = 'us'", []string{
+			"outbox | eu is behind the outbox since 2026-01-02 12:00:00+00 | SELECT * FROM reconciler.status WHERE target = 'eu';",
+		}},
+		{"AConsumerBelowTheFloor", "UPDATE reconciler.settings SET floor_revision = 11; UPDATE reconciler.targets SET cursor_revision = 11 WHERE name = 'us'", []string{
+			"outbox | eu was away longer than the outbox keeps changes | SELECT * FROM reconciler.status WHERE target = 'eu';",
+		}},
+		{"APreparedTransaction", "BEGIN; CREATE TABLE public.prepared (); PREPARE TRANSACTION 'doctor'", []string{
+			"prepared_transactions | 1 prepared transaction in this database, while NOTIFY is on: PREPARE TRANSACTION fails after a write to a tracked table that notified | SELECT reconciler.set_notify(false);",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			db := newPsqlDB(t)
+			if c.name == "APreparedTransaction" {
+				c.sql = fmt.Sprintf("BEGIN; CREATE TABLE public.prepared (); PREPARE TRANSACTION 'doctor %s'", db.Name)
+			}
+			db.Exec(t, c.sql)
+			require.Equal(t, c.want, db.lines(t, "SELECT check_name, finding, remedy FROM reconciler.doctor() WHERE NOT ok"))
+		})
+	}
+}
+
+func TestPsqlDoctorIsContentWithPreparedTransactionsWhenNotifyIsOff(t *testing.T) {
+	t.Parallel()
+	db := newPsqlDB(t)
+	db.Exec(t, "SELECT reconciler.set_notify(false)")
+	db.Exec(t, fmt.Sprintf("BEGIN; CREATE TABLE public.prepared (); PREPARE TRANSACTION 'content %s'", db.Name))
+	require.Equal(t, "t | NOTIFY is off: transactions may be prepared", db.line(t, "SELECT ok, finding FROM reconciler.doctor() WHERE check_name = 'prepared_transactions'"))
+}
+
+func TestPsqlDoctorNamesOldTransactions(t *testing.T) {
+	t.Parallel()
+	db := newPsqlDB(t)
+	conn := db.Conn(t)
+	_, err := conn.Exec(t.Context(), "SET application_name = 'billing'; BEGIN; INSERT INTO public.deployments (id, region) VALUES (1, 'eu')")
+	require.NoError(t, err)
+	reader := db.Conn(t)
+	_, err = reader.Exec(t.Context(), "BEGIN; SELECT * FROM public.deployments")
+	require.NoError(t, err)
+	db.Exec(t, fmt.Sprintf("BEGIN; CREATE TABLE public.prepared (); PREPARE TRANSACTION 'old %s'", db.Name))
+	since := db.line(t, fmt.Sprintf("SELECT date_trunc('second', xact_start) FROM pg_stat_activity WHERE pid = %d", conn.PgConn().PID()))
+	prepared := db.line(t, "SELECT date_trunc('second', prepared) FROM pg_prepared_xacts WHERE database = current_database()")
+	require.Equal(t, []string{
+		fmt.Sprintf("f | pid %d (billing, user postgres) has a transaction open since %s that wrote; its changes are seen when it ends | End it, or: SELECT pg_terminate_backend(%d);", conn.PgConn().PID(), since, conn.PgConn().PID()),
+		fmt.Sprintf("f | transaction 'old %[1]s' was prepared at %[2]s and is not ended; its changes are seen when it ends | COMMIT PREPARED 'old %[1]s'; or ROLLBACK PREPARED 'old %[1]s';", db.Name, prepared),
+	}, db.lines(t, "SELECT ok, finding, remedy FROM reconciler.doctor_transactions('0')"))
+	require.Equal(t, []string{"t | no transaction with changes has been open for long | "}, db.lines(t, "SELECT ok, finding, remedy FROM reconciler.doctor_transactions('1 hour')"))
+}
+
+func TestPsqlDoctorTellsWhatTheRoleMayDo(t *testing.T) {
+	t.Parallel()
+	db := newPsqlDB(t)
+	role := db.Role(t, "watcher", "")
+	db.Exec(t, "SELECT reconciler.grant('"+role+"', 'viewer')")
+	conn := db.ConnAs(t, role)
+	rights := func() []string {
+		return lines(t, conn, "SELECT ok, finding, remedy FROM reconciler.doctor() WHERE check_name = 'rights'")
+	}
+	require.Equal(t, []string{"t | role " + role + " has the rights of: viewer | "}, rights())
+	require.Equal(t, []string{"t | role " + role + " sees its own transactions only; GRANT pg_read_all_stats TO " + role + "; shows all"},
+		lines(t, conn, "SELECT ok, finding FROM reconciler.doctor() WHERE check_name = 'open_transactions'"))
+
+	db.Exec(t, "SELECT reconciler.grant('"+role+"', 'runtime'); REVOKE INSERT ON reconciler.ledger FROM "+role)
+	require.Equal(t, []string{"f | role " + role + " was made runtime and lacks 1 right, such as INSERT on table reconciler.ledger | As the owner of the schema: SELECT reconciler.grant('" + role + "', 'runtime');"}, rights())
+}

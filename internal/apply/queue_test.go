@@ -1,0 +1,448 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func object(key string) ObjectID { return ObjectID{ResourceID: 1, Key: key} }
+
+func liveItem(key string) *Item { return &Item{ObjectID: object(key), Lane: LaneLive} }
+func syncItem(key string) *Item { return &Item{ObjectID: object(key), Lane: LaneSync} }
+
+// add pushes without waiting, and fails when it would have to wait.
+func (q *queue) add(t require.TestingT, items ...*Item) {
+	for _, it := range items {
+		room, err := q.tryPush(it)
+		require.NoError(t, err)
+		require.Nil(t, room, "the lane is full")
+	}
+}
+
+func keysOf(items []*Item) []string {
+	keys := make([]string, len(items))
+	for i, it := range items {
+		keys[i] = it.Key
+	}
+	return keys
+}
+
+func TestQueueHoldsEachObjectOnce(t *testing.T) {
+	t.Parallel()
+	q := newQueue(10)
+	p1, p2 := &span{}, &span{}
+	run := &Run{}
+	run.add()
+	q.add(t,
+		&Item{ObjectID: object("a"), Revision: 3, pages: []*span{p1}},
+		&Item{ObjectID: object("a"), Revision: 5, Force: true, pages: []*span{p2}},
+		&Item{ObjectID: object("a"), Lane: LaneSync, park: heldBySync, runs: []*Run{run}},
+	)
+	items := q.tryTake(10)
+	require.Equal(t, []*Item{{
+		ObjectID: object("a"), Revision: 5, Force: true, pages: []*span{p1, p2}, park: heldBySync, runs: []*Run{run},
+	}}, items)
+	require.Empty(t, q.tryTake(10))
+}
+
+// C22, C32, I3: what comes for an object in flight waits for its end, and is one further look whatever its number.
+func TestObjectInFlightIsNotTakenAgain(t *testing.T) {
+	t.Parallel()
+	q := newQueue(10)
+	q.add(t, liveItem("a"))
+	first := q.tryTake(10)
+	for revision := range int64(5) {
+		q.add(t, &Item{ObjectID: object("a"), Revision: revision})
+	}
+	require.Empty(t, q.tryTake(10))
+	q.done(first[0])
+	second := q.tryTake(10)
+	require.Equal(t, []string{"a"}, keysOf(second))
+	require.EqualValues(t, 4, second[0].Revision)
+	q.done(second[0])
+	require.Empty(t, q.tryTake(10))
+}
+
+// An object that is due is not asked for while it is being called: the result says when it is due next.
+func TestWhatIsDueAddsNothingToAFlight(t *testing.T) {
+	t.Parallel()
+	q := newQueue(10)
+	q.add(t, syncItem("a"))
+	items := q.tryTake(10)
+	q.add(t, &Item{ObjectID: object("a"), Lane: LaneSync, Due: true})
+	q.done(items[0])
+	require.Empty(t, q.tryTake(10))
+}
+
+func TestLiveChangeTakesItsObjectOutOfTheSyncLane(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1)
+	q.add(t, syncItem("a"), syncItem("b"), syncItem("c"), liveItem("b"))
+	live, sync, flying := q.depth()
+	require.Equal(t, []int{1, 2, 0}, []int{live, sync, flying})
+	var order []string
+	for range 3 {
+		items := q.tryTake(1)
+		order = append(order, keysOf(items)...)
+		q.done(items[0])
+	}
+	require.Equal(t, []string{"b", "a", "c"}, order)
+}
+
+// A change that came by the sync lane does not push a live one back.
+func TestSyncLeavesALiveObjectWhereItIs(t *testing.T) {
+	t.Parallel()
+	q := newQueue(10)
+	q.add(t, liveItem("a"), syncItem("a"))
+	live, sync, _ := q.depth()
+	require.Equal(t, []int{1, 0}, []int{live, sync})
+	require.Equal(t, LaneLive, q.tryTake(1)[0].Lane)
+}
+
+// I11: each lane has a share that the other never takes.
+func TestLanesHaveTheirShares(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		window, live, sync int
+		takenLive          int
+		takenSync          int
+	}{
+		{window: 8, live: 100, sync: 0, takenLive: 8, takenSync: 0},
+		{window: 8, live: 0, sync: 100, takenLive: 0, takenSync: 6},
+		{window: 8, live: 100, sync: 100, takenLive: 6, takenSync: 2},
+		{window: 8, live: 3, sync: 100, takenLive: 3, takenSync: 5},
+		{window: 8, live: 7, sync: 1, takenLive: 6, takenSync: 1},
+		{window: 4, live: 100, sync: 100, takenLive: 3, takenSync: 1},
+		{window: 3, live: 100, sync: 100, takenLive: 2, takenSync: 1},
+		{window: 2, live: 100, sync: 100, takenLive: 1, takenSync: 1},
+		{window: 2, live: 0, sync: 100, takenLive: 0, takenSync: 1},
+		{window: 1, live: 100, sync: 100, takenLive: 1, takenSync: 0},
+		{window: 1, live: 0, sync: 100, takenLive: 0, takenSync: 1},
+	} {
+		t.Run(fmt.Sprintf("Window%dLive%dSync%d", c.window, c.live, c.sync), func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(c.window)
+			for i := range c.live {
+				q.add(t, liveItem(fmt.Sprintf("live %d", i)))
+			}
+			for i := range c.sync {
+				q.add(t, syncItem(fmt.Sprintf("sync %d", i)))
+			}
+			q.tryTake(1000)
+			require.Equal(t, [2]int{c.takenLive, c.takenSync}, q.inFlight)
+		})
+	}
+}
+
+func TestWindowOfOneTakesThreeLiveObjectsForOneOfTheSync(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1)
+	for i := range 10 {
+		q.add(t, liveItem(fmt.Sprintf("l%d", i)), syncItem(fmt.Sprintf("s%d", i)))
+	}
+	var order []string
+	for range 8 {
+		items := q.tryTake(10)
+		require.Len(t, items, 1)
+		order = append(order, items[0].Key)
+		q.done(items[0])
+	}
+	require.Equal(t, []string{"l0", "l1", "l2", "s0", "l3", "l4", "l5", "s1"}, order)
+}
+
+func TestWhatWasPutBackComesFirst(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1)
+	q.add(t, liveItem("a"), liveItem("b"))
+	items := q.tryTake(1)
+	q.add(t, &Item{ObjectID: object("a"), Revision: 7})
+	q.putBack(items[0])
+	again := q.tryTake(1)
+	require.Equal(t, []string{"a"}, keysOf(again))
+	require.EqualValues(t, 7, again[0].Revision)
+	q.done(again[0])
+	require.Equal(t, []string{"b"}, keysOf(q.tryTake(1)))
+}
+
+// A sync's object that a live change came for during its flight is put back as a live one.
+func TestWhatIsPutBackChangesItsLaneWithWhatCame(t *testing.T) {
+	t.Parallel()
+	q := newQueue(4)
+	q.add(t, syncItem("a"))
+	items := q.tryTake(1)
+	q.add(t, liveItem("a"))
+	q.putBack(items[0])
+	live, sync, flying := q.depth()
+	require.Equal(t, []int{1, 0, 0}, []int{live, sync, flying})
+	require.Equal(t, [2]int{}, q.inFlight)
+}
+
+// I9: a full lane makes its source wait; what merges needs no room; promotions do not go past the bound.
+func TestFullLaneMakesItsSourceWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(4)
+		for i := range queueRows {
+			q.add(t, liveItem(fmt.Sprint(i)))
+		}
+		q.add(t, syncItem("waits"), liveItem("0"))
+
+		pushed := make(chan string, 2)
+		for _, key := range []string{"new", "waits"} {
+			go func() {
+				if err := q.push(t.Context(), liveItem(key)); err == nil {
+					pushed <- key
+				}
+			}()
+		}
+		synctest.Wait()
+		require.Empty(t, pushed)
+		live, sync, _ := q.depth()
+		require.Equal(t, []int{queueRows, 1}, []int{live, sync})
+
+		require.Len(t, q.tryTake(1), 1)
+		synctest.Wait()
+		require.Len(t, pushed, 1, "one place was made, one is taken")
+		require.Len(t, q.tryTake(1), 1)
+		synctest.Wait()
+		require.Len(t, pushed, 2)
+		live, sync, _ = q.depth()
+		require.Equal(t, []int{queueRows, 0}, []int{live, sync})
+	})
+}
+
+func TestPushAndTakeEndWithTheirContext(t *testing.T) {
+	t.Parallel()
+	why := errors.New("why")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	q := newQueue(1)
+	_, err := q.take(ctx, 1)
+	require.ErrorIs(t, err, why)
+	for i := range queueRows {
+		q.add(t, liveItem(fmt.Sprint(i)))
+	}
+	require.ErrorIs(t, q.push(ctx, liveItem("one more")), why)
+}
+
+func TestStoppedQueueTakesAndGivesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(1)
+		for i := range queueRows {
+			q.add(t, liveItem(fmt.Sprint(i)))
+		}
+		waits := make(chan error, 1)
+		go func() { waits <- q.push(t.Context(), liveItem("one more")) }()
+		synctest.Wait()
+		q.stop()
+		require.ErrorIs(t, <-waits, ErrRunCut)
+		require.ErrorIs(t, q.push(t.Context(), liveItem("0")), ErrRunCut)
+		require.Empty(t, q.tryTake(1))
+	})
+}
+
+func TestPausedQueueGivesOneProbeAtATime(t *testing.T) {
+	t.Parallel()
+	q := newQueue(10)
+	q.add(t, syncItem("s"), liveItem("a"), liveItem("b"))
+	q.setPaused(true)
+	require.Empty(t, q.tryTake(10))
+	q.allowProbe()
+	probe := q.tryTake(10)
+	require.Equal(t, []string{"a"}, keysOf(probe))
+	require.Empty(t, q.tryTake(10))
+	q.allowProbe()
+	require.Empty(t, q.tryTake(10), "a probe is on its way")
+	q.done(probe[0])
+	require.Equal(t, []string{"b"}, keysOf(q.tryTake(10)))
+	q.setPaused(false)
+	require.Equal(t, []string{"s"}, keysOf(q.tryTake(10)))
+}
+
+func TestRunWaitsForEveryObject(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		run := &Run{}
+		require.NoError(t, run.Wait(t.Context()), "nothing was asked for")
+		run.add()
+		run.add()
+		waited := make(chan error, 1)
+		go func() { waited <- run.Wait(t.Context()) }()
+		run.done(true)
+		synctest.Wait()
+		require.Empty(t, waited)
+		run.done(true)
+		require.NoError(t, <-waited)
+
+		run.add()
+		run.done(false)
+		require.ErrorIs(t, run.Wait(t.Context()), ErrRunCut)
+	})
+}
+
+func TestRunWaitEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	why := errors.New("why")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(why)
+	run := &Run{}
+	run.add()
+	require.ErrorIs(t, run.Wait(ctx), why)
+}
+
+// checkQueue compares everything that the queue counts with what it holds.
+func checkQueue(t require.TestingT, q *queue) {
+	for lane := range q.lanes {
+		held := slices.DeleteFunc(slices.Clone(q.lanes[lane]), func(it *Item) bool { return it == nil })
+		require.Len(t, held, q.size[lane])
+		for _, it := range held {
+			require.Same(t, it, q.waiting[it.ObjectID])
+			require.Equal(t, Lane(lane), it.Lane)
+			require.NotContains(t, q.flying, it.ObjectID)
+		}
+	}
+	require.Len(t, q.waiting, q.size[0]+q.size[1])
+	inFlight := [2]int{}
+	for id, f := range q.flying {
+		require.Equal(t, id, f.item.ObjectID)
+		inFlight[f.item.Lane]++
+	}
+	require.Equal(t, inFlight, q.inFlight)
+	require.LessOrEqual(t, inFlight[0]+inFlight[1], q.window)
+}
+
+// Whatever happens to an item (taken, merged, put back, promoted, abandoned), its run hears of it exactly once.
+func TestEveryItemOfARunEndsOnce(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		q := newQueue(rapid.IntRange(1, 6).Draw(t, "window"))
+		run := &Run{}
+		var flying []*Item
+		asked, settled := 0, 0
+		land := func(t *rapid.T) *Item {
+			if len(flying) == 0 {
+				return nil
+			}
+			i := rapid.IntRange(0, len(flying)-1).Draw(t, "which")
+			it := flying[i]
+			flying = slices.Delete(flying, i, i+1)
+			return it
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				it := &Item{ObjectID: object(rapid.StringOfN(rapid.RuneFrom([]rune("abcdef")), 1, 1, 1).Draw(t, "key"))}
+				it.Lane = rapid.SampledFrom([]Lane{LaneLive, LaneSync}).Draw(t, "lane")
+				if rapid.Bool().Draw(t, "counted") {
+					asked++
+					run.add()
+					it.runs = []*Run{run}
+				}
+				q.add(t, it)
+			},
+			"take": func(t *rapid.T) { flying = append(flying, q.tryTake(rapid.IntRange(1, 6).Draw(t, "most"))...) },
+			"settle": func(t *rapid.T) {
+				it := land(t)
+				if it == nil {
+					return
+				}
+				q.done(it)
+				for _, r := range it.runs {
+					settled++
+					r.done(true)
+				}
+			},
+			"put back": func(t *rapid.T) {
+				if it := land(t); it != nil {
+					q.putBack(it)
+				}
+			},
+			"": func(t *rapid.T) {
+				checkQueue(t, q)
+				require.Equal(t, asked-settled, run.pending)
+			},
+		})
+		q.stop()
+		q.abandon()
+		require.Zero(t, run.pending)
+		require.Equal(t, asked > settled, run.cut)
+		live, sync, inFlight := q.depth()
+		require.Equal(t, []int{0, 0, 0}, []int{live, sync, inFlight})
+	})
+}
+
+// A window is one of calls: objects that turn out to need none take no room in it, so that one slow call in a hundred
+// does not have the others read one by one.
+func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
+	t.Parallel()
+	q := newQueue(4)
+	for i := range 3000 {
+		q.add(t, liveItem(fmt.Sprint(i)))
+	}
+	first := q.tryTake(1000)
+	require.Len(t, first, 4)
+	require.Empty(t, q.tryTake(1000))
+	q.looked(first[0], true)
+	for _, it := range first[1:] {
+		q.looked(it, false)
+	}
+	require.Equal(t, [2]int{1, 0}, q.inFlight)
+	taken := 0
+	for range 30 {
+		items := q.tryTake(1000)
+		if len(items) == 0 {
+			break // all of them are taken
+		}
+		taken = max(taken, len(items))
+		for _, it := range items {
+			q.looked(it, false)
+			q.done(it)
+		}
+	}
+	require.Greater(t, taken, 100)
+	require.Equal(t, [2]int{1, 0}, q.inFlight)
+
+	// As soon as they need calls again, no more are taken than there is room for.
+	for i := range 3000 {
+		q.add(t, liveItem(fmt.Sprint("more", i)))
+	}
+	items := q.tryTake(1000)
+	require.Greater(t, len(items), 100)
+	for _, it := range items {
+		q.looked(it, true)
+	}
+	require.Empty(t, q.tryTake(1000))
+	for _, it := range append(items, first...) {
+		q.done(it)
+	}
+	require.Equal(t, [2]int{}, q.inFlight)
+	for range 300 {
+		for _, it := range q.tryTake(4) {
+			q.looked(it, true)
+			q.done(it)
+		}
+	}
+	require.Len(t, q.tryTake(1000), 4)
+}
+
+// What is put back counts anew when it is taken again.
+func TestWhatIsPutBackTakesRoomAgain(t *testing.T) {
+	t.Parallel()
+	q := newQueue(4)
+	q.add(t, liveItem("a"))
+	it := q.tryTake(1)[0]
+	q.looked(it, false)
+	q.putBack(it)
+	require.Equal(t, [2]int{}, q.inFlight)
+	require.Same(t, it, q.tryTake(1)[0])
+	require.Equal(t, [2]int{1, 0}, q.inFlight)
+	q.done(it)
+	require.Equal(t, [2]int{}, q.inFlight)
+}

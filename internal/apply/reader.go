@@ -1,0 +1,220 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// read follows the outbox from the target's cursor and puts what it finds on the live lane. A full queue stops it.
+func (o *Owner) read(ctx context.Context) error {
+	cur := o.start
+	for {
+		latest, wake := o.cfg.Feed.Latest()
+		if cur.base.Revision == 0 && latest.Revision > 0 {
+			next, err := o.startCursor(ctx, latest, "first")
+			if err != nil {
+				return err
+			}
+			cur = next
+		}
+		if latest.Revision <= cur.base.Revision && cur.batch.Revision == 0 {
+			select {
+			case <-wake:
+				continue
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		if cur.batch.Revision == 0 {
+			cur.batch = latest
+		}
+		next, err := o.readPage(ctx, cur)
+		if errors.Is(err, outbox.ErrBelowFloor) {
+			o.cfg.Logger.Warn("cursor_below_floor", "target", o.cfg.Name, "revision", cur.base.Revision, "effect", "a full sync makes up for it")
+			if o.batch != nil { // what it has parked must not wait for a last page that nobody reads
+				o.endBatch(ctx)
+			}
+			next, err = o.startCursor(ctx, latest, "retention")
+		}
+		if err != nil {
+			return err
+		}
+		cur = next
+	}
+}
+
+// startCursor gives the target a new cursor. What came before it is the work of the sync that is asked for with it.
+func (o *Owner) startCursor(ctx context.Context, tick outbox.Tick, reason string) (cursor, error) {
+	err := o.queries.TargetCursorStart(ctx, store.TargetCursorStartParams{
+		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Revision: tick.Revision, Snapshot: tick.Snapshot, Reason: reason,
+	})
+	if err != nil {
+		return cursor{}, fmt.Errorf("start the cursor of target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	crash.Point(crash.CursorStarted)
+	signal(o.wantSync)
+	return cursor{base: tick}, nil
+}
+
+// readPage hands out one page and returns the place after it.
+func (o *Owner) readPage(ctx context.Context, cur cursor) (cursor, error) {
+	events, err := o.cfg.Feed.Read(ctx, cur.base, cur.batch, cur.at)
+	if err != nil {
+		return cur, err
+	}
+	next := cursor{base: cur.batch}
+	if events.More {
+		next = cursor{base: cur.base, batch: cur.batch, at: events.Last}
+	}
+	items, whole := o.collect(events, cur)
+	for resourceID := range whole {
+		if err := o.resync(ctx, resourceID); err != nil {
+			return cur, err
+		}
+		signal(o.wantSync)
+	}
+	if err := o.countDeletes(ctx, items, events.More || o.batch != nil); err != nil {
+		return cur, err
+	}
+	page, err := o.tracker.open(ctx, next)
+	if err != nil {
+		return cur, err
+	}
+	crash.Point(crash.BeforeHandOut)
+	for i, it := range items {
+		if i > 0 {
+			crash.Point(crash.HandingOut)
+		}
+		o.tracker.add(page, it.ObjectID)
+		it.pages = []*span{page}
+		if it.park == heldByBatch {
+			o.batch.add()
+			it.runs = append(it.runs, o.batch)
+		}
+		if err := o.queue.push(ctx, it); err != nil {
+			return cur, err
+		}
+	}
+	o.tracker.close(page)
+	if !events.More && o.batch != nil {
+		o.endBatch(ctx)
+	}
+	return next, nil
+}
+
+// countDeletes looks ahead at a page that has more objects than deletes may pass: if it would delete too much, none
+// of it is deleted. In a batch of several pages the deletes are parked until the last page has been counted.
+func (o *Owner) countDeletes(ctx context.Context, items []*Item, several bool) error {
+	if !several && int64(len(items)) <= o.guard.remaining() {
+		return nil
+	}
+	byResource := map[int32][]*Item{}
+	for _, it := range items {
+		byResource[it.ResourceID] = append(byResource[it.ResourceID], it)
+	}
+	var doomed []*Item
+	for id, group := range byResource {
+		found, err := o.doomed(ctx, id, group)
+		if err != nil {
+			return err
+		}
+		doomed = append(doomed, found...)
+	}
+	if len(doomed) == 0 {
+		return nil
+	}
+	holder := heldByGuard
+	if several {
+		holder = heldByBatch
+		if o.batch == nil {
+			o.batch = &Run{}
+		}
+	} else if int64(len(doomed)) <= o.guard.remaining() {
+		return nil
+	}
+	for _, it := range doomed {
+		it.park = holder
+	}
+	if holder == heldByGuard {
+		o.tellHeld(int64(len(doomed)))
+	}
+	return nil
+}
+
+// doomed returns the objects that a look at them now would delete. Of a resource that cannot be read none is: nothing
+// is deleted on the strength of rows that nobody can read, and the dispatcher deals with it.
+func (o *Owner) doomed(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
+	resource, err := o.resource(ctx, resourceID)
+	if err != nil || resource == nil {
+		return nil, err
+	}
+	var doomed []*Item
+	for chunk := range slices.Chunk(items, settleRows) {
+		keys := make([]string, len(chunk))
+		for i, it := range chunk {
+			keys[i] = it.Key
+		}
+		rows, err := resource.Read(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys)
+		if ctx.Err() != nil || database.IsUnavailable(err) {
+			return nil, err
+		}
+		if err != nil {
+			return nil, nil
+		}
+		for i, row := range rows {
+			if !row.Wanted && row.Err == nil && row.Ledger != nil && row.Ledger.Present && !row.Ledger.Approved {
+				doomed = append(doomed, chunk[i])
+			}
+		}
+	}
+	return doomed, nil
+}
+
+// endBatch decides on the deletes that a batch of several pages parked, once all of them are recorded. It is not the
+// reader's work to wait for that. A crash before it leaves them parked; Load decides then.
+func (o *Owner) endBatch(ctx context.Context) {
+	batch := o.batch
+	o.batch = nil
+	o.parked.Go(func() {
+		if err := batch.Wait(ctx); err != nil {
+			return
+		}
+		if err := o.decideParked(context.WithoutCancel(ctx), heldByBatch); err != nil {
+			o.cfg.Logger.Warn("held_deletes_undecided", "target", o.cfg.Name, "error", err)
+		}
+	})
+}
+
+// replays reports whether a batch may hold events that a former owner which crashed has worked on: its last calls may
+// have changed what the ledger takes for unchanged. It read up to replay at most. The batch may end beyond that, when it
+// begins before.
+func (o *Owner) replays(cur cursor) bool { return cur.base.Revision < o.replay }
+
+// collect coalesces the events of a page by object, in the order in which each was first seen.
+func (o *Owner) collect(events *outbox.Page, cur cursor) (items []*Item, whole map[int32]bool) {
+	seen, now := map[ObjectID]bool{}, time.Now()
+	whole = map[int32]bool{}
+	events.For(o.cfg.Name, func(e outbox.Event) {
+		if e.Whole() {
+			whole[e.ResourceID] = true
+			return
+		}
+		if e.Key == nil {
+			return // a row of a base table: the leader finds the objects and marks them
+		}
+		id := ObjectID{ResourceID: e.ResourceID, Key: *e.Key}
+		if !seen[id] {
+			seen[id] = true
+			items = append(items, &Item{ObjectID: id, Revision: cur.batch.Revision, Since: now, Force: o.replays(cur)})
+		}
+	})
+	return items, whole
+}

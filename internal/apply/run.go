@@ -1,0 +1,60 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// Run counts the objects that a sync has put into the queue and that are not settled. The zero Run is ready for use.
+type Run struct {
+	mu      sync.Mutex // guards what follows
+	pending int
+	cut     bool
+	idle    chan struct{} // closed when pending falls to zero; nil when nobody waits
+}
+
+func (r *Run) add() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending++
+}
+
+// done counts an object as settled, or as one that never will be.
+func (r *Run) done(settled bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.pending--
+	r.cut = r.cut || !settled
+	if r.pending == 0 && r.idle != nil {
+		close(r.idle)
+		r.idle = nil
+	}
+}
+
+// ErrRunCut says that the owner stopped before every object of a run was settled.
+var ErrRunCut = errors.New("the owner stopped before every object was settled")
+
+// Wait returns when every object of the run is settled, or with ErrRunCut when some never will be.
+func (r *Run) Wait(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		pending, cut := r.pending, r.cut
+		if r.idle == nil {
+			r.idle = make(chan struct{})
+		}
+		idle := r.idle
+		r.mu.Unlock()
+		if pending == 0 {
+			if cut {
+				return ErrRunCut
+			}
+			return nil
+		}
+		select {
+		case <-idle:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

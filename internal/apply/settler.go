@@ -1,0 +1,252 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+const (
+	// settleRows bounds one write to the ledger.
+	settleRows = 1000
+	// patience is how long an object may hold the cursor.
+	patience = 2 * time.Second
+	// inHandFor is when an object that was in hand for so long is looked at once more.
+	inHandFor = 30 * time.Second
+	// cursorDelay is how long a move of the cursor waits for results to go with it.
+	cursorDelay = 50 * time.Millisecond
+)
+
+// result is an object that was looked at.
+type result struct {
+	item    *Item
+	record  *record // nil: nothing to write
+	before  bool    // the ledger said that the target has it
+	guarded bool    // the ledger said that the guard holds its delete
+}
+
+// settler writes results and the cursor. It writes as soon as it can; what arrives during a write goes with the next.
+type settler struct {
+	o  *Owner
+	in chan result
+	// counted are objects that were recorded as in hand, and so counted as present, before their result came.
+	counted map[ObjectID]bool
+}
+
+func newSettler(o *Owner) *settler {
+	return &settler{o: o, in: o.settled, counted: map[ObjectID]bool{}}
+}
+
+// run writes until its input is closed; then it writes what is left and returns.
+func (s *settler) run(ctx context.Context) error {
+	// The timer runs while pages are open, however many results arrive meanwhile.
+	timer, armed := time.NewTimer(cursorDelay), true
+	defer timer.Stop()
+	for open := true; open; {
+		var batch []result
+		select {
+		case r, ok := <-s.in:
+			if open = ok; ok {
+				batch = append(batch, r)
+			}
+		case <-s.o.tracker.opened:
+			if !armed {
+				armed = true
+				timer.Reset(cursorDelay)
+			}
+			continue
+		case <-timer.C:
+			armed = false
+			if err := s.recordLate(ctx); err != nil {
+				return err
+			}
+		}
+		batch, open = s.fill(batch, open)
+		if err := s.write(ctx, batch); err != nil {
+			return err
+		}
+		if !armed && s.o.tracker.busy() {
+			armed = true
+			timer.Reset(cursorDelay)
+		}
+	}
+	return nil
+}
+
+// recordLate gives objects that hold the cursor for too long their ledger row. While the target is down nothing settles
+// soon: then the cursor stays and the outbox is the buffer.
+func (s *settler) recordLate(ctx context.Context) error {
+	if s.o.breaker.isOpen() {
+		return nil
+	}
+	late, release := s.o.tracker.late(time.Now())
+	if release == nil {
+		return nil
+	}
+	for chunk := range slices.Chunk(late, settleRows) {
+		if err := s.o.recordInHand(ctx, chunk, inHandFor); err != nil {
+			return err
+		}
+	}
+	crash.Point(crash.LateRecorded)
+	for _, id := range late {
+		s.counted[id] = true
+	}
+	release()
+	return nil
+}
+
+// recordInHand gives objects their ledger row: pending, to be looked at again after a while.
+func (o *Owner) recordInHand(ctx context.Context, ids []ObjectID, again time.Duration) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	params := store.LedgerInHandParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Patience: again}
+	for _, id := range ids {
+		params.ResourceIds = append(params.ResourceIds, id.ResourceID)
+		params.Keys = append(params.Keys, ledgerKey(id.Key))
+	}
+	fresh, err := o.queries.LedgerInHand(ctx, params)
+	if err != nil {
+		return fmt.Errorf("record what target %s has in hand: %w", o.cfg.Name, database.Explain(err))
+	}
+	o.guard.count(fresh)
+	return nil
+}
+
+// fill takes what has already arrived.
+func (s *settler) fill(batch []result, open bool) ([]result, bool) {
+	for open && len(batch) < settleRows {
+		select {
+		case r, ok := <-s.in:
+			if !ok {
+				return batch, false
+			}
+			batch = append(batch, r)
+		default:
+			return batch, true
+		}
+	}
+	return batch, open
+}
+
+// write records a batch. Its pages count as settled before, so that the cursor moves in the same transaction: if that
+// fails, the owner starts again from what the database says.
+func (s *settler) write(ctx context.Context, batch []result) error {
+	o := s.o
+	params := store.SettleParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term}
+	var objects int64
+	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
+	for _, r := range batch {
+		o.tracker.settle(r.item.ObjectID, r.item.pages)
+		r.before = r.before || s.counted[r.item.ObjectID]
+		delete(s.counted, r.item.ObjectID)
+		if r.record == nil {
+			continue
+		}
+		addRecord(&params, r)
+		params.CountGuard = params.CountGuard || r.guarded || r.record.heldBy == heldByGuard
+		objects += presence(r)
+		if d := r.record.delay; !r.record.gone && d >= 0 && (soonest < 0 || d < soonest) {
+			soonest = d
+		}
+	}
+	cur, moved := o.tracker.take()
+	if moved {
+		addCursor(&params, cur)
+	}
+	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved {
+		crash.Point(crash.BeforeSettle)
+		if err := o.queries.Settle(ctx, params); err != nil {
+			return fmt.Errorf("record results of target %s: %w", o.cfg.Name, database.Explain(err))
+		}
+		crash.Point(crash.AfterSettle)
+		o.cfg.Metrics.LedgerWrites.WithLabelValues(o.cfg.Name).Add(float64(rows))
+	}
+	if moved {
+		o.cfg.Metrics.Cursor.WithLabelValues(o.cfg.Name).Set(float64(cur.base.Revision))
+	}
+	o.guard.count(objects)
+	if soonest >= 0 {
+		o.alarm.set(time.Now().Add(time.Duration(soonest * float64(time.Second))))
+	}
+	return s.finish(ctx, batch)
+}
+
+// finish ends the flight of what was recorded. Objects of joined resources are looked at once more if their row is
+// gone by now: a change of a base table between reading the row and writing the ledger could find neither.
+func (s *settler) finish(ctx context.Context, batch []result) error {
+	vanished, err := s.o.vanished(ctx, batch)
+	if err != nil {
+		return err
+	}
+	for _, r := range batch {
+		if vanished[r.item.ObjectID] {
+			_, _ = s.o.queue.tryPush(&Item{ObjectID: r.item.ObjectID}) // has room: it is in flight
+		}
+		s.o.queue.done(r.item)
+		for _, run := range r.item.runs {
+			run.done(true)
+		}
+	}
+	return nil
+}
+
+// presence is how a result changes the number of objects that the target has.
+func presence(r result) int64 {
+	after := !r.record.gone && r.record.present
+	switch {
+	case after && !r.before:
+		return 1
+	case !after && r.before:
+		return -1
+	}
+	return 0
+}
+
+func addRecord(p *store.SettleParams, r result) {
+	rec := r.record
+	if rec.gone {
+		p.GoneResourceIds = append(p.GoneResourceIds, r.item.ResourceID)
+		p.GoneKeys = append(p.GoneKeys, ledgerKey(r.item.Key))
+		return
+	}
+	p.ResourceIds = append(p.ResourceIds, r.item.ResourceID)
+	p.Keys = append(p.Keys, ledgerKey(r.item.Key))
+	p.States = append(p.States, string(rec.state))
+	p.Wanted = append(p.Wanted, rec.wanted)
+	p.Present = append(p.Present, rec.present)
+	p.DesiredRevisions = append(p.DesiredRevisions, rec.desiredRevision)
+	p.AppliedRevisions = append(p.AppliedRevisions, rec.appliedRevision)
+	p.AppliedHashes = append(p.AppliedHashes, orEmpty(rec.appliedHash))
+	p.FailedHashes = append(p.FailedHashes, orEmpty(rec.failedHash))
+	p.Attempts = append(p.Attempts, rec.attempts)
+	p.Errors = append(p.Errors, rec.err)
+	p.HeldBy = append(p.HeldBy, rec.heldBy)
+	p.Approved = append(p.Approved, rec.approved)
+	p.Delays = append(p.Delays, rec.delay)
+	p.Called = append(p.Called, rec.called)
+	p.Matches = append(p.Matches, rec.match)
+}
+
+// orEmpty keeps NULL out of an array: ” stands for it.
+func orEmpty(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+func addCursor(p *store.SettleParams, c cursor) {
+	p.CursorRevision, p.CursorSnapshot = c.base.Revision, c.base.Snapshot
+	if c.batch.Revision > 0 {
+		p.BatchRevision, p.BatchSnapshot = c.batch.Revision, c.batch.Snapshot
+		p.BatchXid, p.BatchSeq = strconv.FormatUint(c.at.Xid, 10), c.at.Seq
+	}
+}

@@ -1,0 +1,197 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// startSettler runs the settler of an owner until the end of the test or of its input.
+func (o *Owner) startSettler(t *testing.T) (ended <-chan error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- newSettler(o).run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		synctest.Wait()
+		if !o.queue.isStopped() {
+			close(o.settled)
+		}
+	})
+	return done
+}
+
+// fly puts an object into flight and returns a look at it.
+func (o *Owner) fly(t *testing.T, key string, pages ...*span) look {
+	t.Helper()
+	it := liveItem(key)
+	it.pages = pages
+	o.queue.setWindow(windowBound)
+	o.queue.add(t, it)
+	require.Equal(t, []*Item{it}, o.queue.tryTake(1))
+	return look{item: it, row: wantedRow(), clean: true, now: 1, act: actApply}
+}
+
+func (o *Owner) settleDone(t *testing.T, l look) {
+	t.Helper()
+	require.NoError(t, o.settle(t.Context(), l, l.outcome(actApply, driver.Done(), testBackoff)))
+}
+
+// I4: an object whose call takes long holds the cursor for no longer than patience, also when results of others never
+// stop coming.
+func TestSlowObjectIsRecordedUnderConstantLoad(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, db := testOwner(t, calls(nil), nil)
+		page := o.tracker.mustOpen(t, 1, "slow")
+		o.tracker.close(page)
+		o.fly(t, "slow", page)
+		o.startSettler(t)
+		for i := range 300 {
+			o.settleDone(t, o.fly(t, fmt.Sprint(i)))
+			elapse(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		require.Equal(t, 1, db.count("LedgerInHand"))
+		require.Equal(t, at(1), o.tracker.reach)
+	})
+}
+
+// While the target is down nothing settles soon: the cursor stays, and the outbox is the buffer.
+func TestNothingIsRecordedAsInHandWhileTheCircuitIsOpen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, db := testOwner(t, calls(nil), nil)
+		o.tracker.close(o.tracker.mustOpen(t, 1, "slow"))
+		for range breakerUnreachable {
+			o.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
+		}
+		o.startSettler(t)
+		elapse(time.Minute)
+		require.Zero(t, db.count("LedgerInHand"))
+		o.answered(t.Context())
+		elapse(time.Second)
+		require.Equal(t, 1, db.count("LedgerInHand"))
+	})
+}
+
+// The cursor moves soon after a page without objects for this target, and with the results of one that had some.
+func TestCursorIsWrittenWithResultsOrSoonAfter(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, db := testOwner(t, calls(nil), nil)
+		o.startSettler(t)
+		elapse(time.Hour)
+		require.Zero(t, db.count("Settle"))
+
+		o.tracker.close(o.tracker.mustOpen(t, 1))
+		elapse(cursorDelay)
+		require.Equal(t, 1, db.count("Settle"))
+
+		page := o.tracker.mustOpen(t, 2, "a")
+		o.tracker.close(page)
+		elapse(time.Second)
+		require.Equal(t, 1, db.count("Settle"))
+		o.settleDone(t, o.fly(t, "a", page))
+		synctest.Wait()
+		require.Equal(t, 2, db.count("Settle"))
+		_, moved := o.tracker.take()
+		require.False(t, moved, "it went with the result")
+		elapse(time.Hour)
+		require.Equal(t, 2, db.count("Settle"))
+	})
+}
+
+// Objects that are recorded as in hand count as present, once: a target that is slow at first is not taken for empty.
+func TestObjectsInHandAreCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, db := testOwner(t, calls(nil), nil)
+		db.number = 2 // both are new to the ledger
+		page := o.tracker.mustOpen(t, 1, "a", "b")
+		o.tracker.close(page)
+		a, b := o.fly(t, "a", page), o.fly(t, "b", page)
+		o.startSettler(t)
+		elapse(patience + time.Second)
+		require.EqualValues(t, 2, o.guard.objects)
+
+		o.settleDone(t, a)
+		require.NoError(t, o.settle(t.Context(), b, &record{gone: true}))
+		c := o.fly(t, "c")
+		o.settleDone(t, c)
+		synctest.Wait()
+		require.EqualValues(t, 2, o.guard.objects, "a stays, b leaves, c comes")
+	})
+}
+
+// C26: the retries learn of an object that failed when it is recorded.
+func TestFailureSetsTheAlarm(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, _ := testOwner(t, calls(nil), nil)
+		o.startSettler(t)
+		fail := func(key string, after time.Duration) {
+			l := o.fly(t, key)
+			require.NoError(t, o.settle(t.Context(), l, l.outcome(actApply, driver.RetryAfter(after, errors.New("no")), testBackoff)))
+			synctest.Wait()
+		}
+		o.settleDone(t, o.fly(t, "good"))
+		synctest.Wait()
+		require.Empty(t, o.alarm.changed)
+		fail("late", time.Hour)
+		require.Len(t, o.alarm.changed, 1)
+		require.Equal(t, time.Hour, o.alarm.remaining())
+		fail("soon", time.Minute)
+		require.Equal(t, time.Minute, o.alarm.remaining())
+		fail("later", 10*time.Minute)
+		require.Equal(t, time.Minute, o.alarm.remaining())
+		o.alarm.clear()
+		fail("next", 2*time.Hour)
+		require.Equal(t, 2*time.Hour, o.alarm.remaining())
+	})
+}
+
+// What cannot be recorded ends the owner: it starts again from what the database says.
+func TestRefusedResultEndsTheSettler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, db := testOwner(t, calls(nil), nil)
+		refused := errors.New("term is over")
+		db.answer = func(query string) error {
+			if query == "Settle" {
+				return refused
+			}
+			return nil
+		}
+		ended := o.startSettler(t)
+		o.settleDone(t, o.fly(t, "a"))
+		err := <-ended
+		require.ErrorIs(t, err, refused)
+		require.EqualError(t, err, "record results of target eu: term is over")
+	})
+}
+
+func TestSettlerWritesWhatIsLeftWhenItsInputEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, db := testOwner(t, calls(nil), nil)
+		page := o.tracker.mustOpen(t, 3, "a")
+		o.tracker.close(page)
+		l := o.fly(t, "a", page)
+		o.settleDone(t, l)
+		o.queue.stop()
+		close(o.settled)
+		ended := o.startSettler(t)
+		require.NoError(t, <-ended)
+		require.Equal(t, 1, db.count("Settle"))
+		require.Equal(t, at(3), o.tracker.reach)
+	})
+}

@@ -1,0 +1,489 @@
+package sync
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgreconciler/reconciler/internal/apply"
+	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// Reasons of runs that the product asks for itself. What a person asks for has the reason "resync".
+const (
+	reasonStart    = "start"    // ownership began
+	reasonTakeover = "takeover" // ownership began after a crash
+	reasonInterval = "interval"
+	reasonResource = "resource" // TRUNCATE, a changed definition, or a write whose row could not be evaluated
+	reasonResync   = "resync"
+)
+
+// Modes of a run.
+const (
+	ModeRepair = "repair"
+	ModeReport = "report" // drift is shown, nothing is touched
+)
+
+const (
+	progressEvery = time.Second
+	coversEvery   = 250 * time.Millisecond
+	// failedPause is the pause before a failed run is asked for again.
+	failedPause = 10 * time.Second
+)
+
+// Config is what a Runner needs.
+type Config struct {
+	Name     string // of the target
+	Instance string
+	Grant    *lease.Grant
+	Driver   driver.Driver
+	Pool     *pgxpool.Pool
+	Catalog  *desired.Catalog
+	Owner    *apply.Owner
+	Interval time.Duration // between full runs; 0: none at intervals
+	Mode     string        // of runs at intervals and of resync(); ModeRepair or ModeReport
+	Timeout  time.Duration // of one driver call
+	Control  <-chan struct{}
+	Logger   *slog.Logger
+	Metrics  *metrics.Metrics
+	// Complete is told of every complete full run; nil: nobody is.
+	Complete func()
+}
+
+// Runner runs the syncs of one owned target, one at a time.
+type Runner struct {
+	cfg     Config
+	queries *store.Queries
+	lister  driver.Lister
+	began   time.Time // by the database's clock
+	local   time.Time
+}
+
+// NewRunner prepares a runner.
+func NewRunner(cfg Config) *Runner {
+	r := &Runner{cfg: cfg, queries: store.New(cfg.Pool)}
+	r.lister, _ = cfg.Driver.(driver.Lister)
+	return r
+}
+
+// RequestResource asks for a sync of one resource; it is apply.NewOwner's resync.
+func RequestResource(pool *pgxpool.Pool, targetID int32) func(ctx context.Context, resourceID int32) error {
+	return func(ctx context.Context, resourceID int32) error {
+		return request(ctx, store.New(pool), targetID, resourceID, reasonResource, ModeRepair, false)
+	}
+}
+
+func request(ctx context.Context, q *store.Queries, targetID, resourceID int32, reason, mode string, verify bool) error {
+	err := q.SyncRequest(ctx, store.SyncRequestParams{TargetID: targetID, ResourceID: resourceID, Reason: reason, Mode: mode, Verify: verify})
+	if err != nil {
+		return fmt.Errorf("ask for a sync (%s): %w", reason, err)
+	}
+	return nil
+}
+
+// Run asks for the sync that begins ownership and then runs whatever is asked for, until ctx ends or the grant drains.
+func (r *Runner) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-r.cfg.Grant.Draining():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	if err := r.begin(ctx); err != nil {
+		return stopped(ctx, err)
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.cfg.Control:
+		case <-r.cfg.Owner.WantSync():
+		case <-timer.C:
+			if err := r.requestInterval(ctx); err != nil {
+				return stopped(ctx, err)
+			}
+		}
+		if err := r.drain(ctx); err != nil {
+			return stopped(ctx, err)
+		}
+		wait, err := r.untilInterval(ctx)
+		if err != nil {
+			return stopped(ctx, err)
+		}
+		timer.Reset(wait)
+	}
+}
+
+// stopped hides an error that only says that this runner was told to stop.
+func stopped(ctx context.Context, err error) error {
+	if errors.Is(err, apply.ErrRunCut) {
+		<-ctx.Done() // the owner may hear of it first
+	}
+	if ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (r *Runner) begin(ctx context.Context) error {
+	now, err := r.queries.TimeNow(ctx)
+	if err != nil {
+		return fmt.Errorf("read the database's clock: %w", err)
+	}
+	r.began, r.local = now, time.Now()
+	if _, err := r.queries.SyncAbandoned(ctx, store.SyncAbandonedParams{TargetID: r.cfg.Grant.ID, Term: r.cfg.Grant.Term}); err != nil {
+		return fmt.Errorf("take up the syncs of a former owner of target %s: %w", r.cfg.Name, err)
+	}
+	if r.cfg.Grant.Fresh {
+		return nil // the target's first cursor asks for its first sync
+	}
+	reason := reasonStart
+	if r.cfg.Owner.Unclean() {
+		reason = reasonTakeover
+	}
+	return request(ctx, r.queries, r.cfg.Grant.ID, 0, reason, ModeRepair, r.lister != nil)
+}
+
+// AskSuccessor has whoever owns the target now look again at what it has applied: a call of this run may have come after.
+func (r *Runner) AskSuccessor(ctx context.Context) error {
+	if err := request(ctx, r.queries, r.cfg.Grant.ID, 0, reasonTakeover, ModeRepair, r.lister != nil); err != nil {
+		return err
+	}
+	if err := r.queries.ControlNotify(ctx); err != nil {
+		return fmt.Errorf("tell of a sync that is asked for: %w", err)
+	}
+	return nil
+}
+
+// untilInterval is the time until the next full run is due: the interval, a tenth more or less.
+func (r *Runner) untilInterval(ctx context.Context) (time.Duration, error) {
+	if r.cfg.Interval <= 0 {
+		return time.Hour, nil
+	}
+	since, err := r.queries.SyncSinceComplete(ctx, r.cfg.Grant.ID)
+	if err != nil {
+		return 0, fmt.Errorf("read when target %s was synced: %w", r.cfg.Name, err)
+	}
+	if since < 0 {
+		return failedPause, nil
+	}
+	interval := time.Duration(float64(r.cfg.Interval) * (0.9 + 0.2*rand.Float64()))
+	return max(failedPause/10, interval-time.Duration(since*float64(time.Second))), nil
+}
+
+func (r *Runner) requestInterval(ctx context.Context) error {
+	if r.cfg.Interval <= 0 {
+		return nil
+	}
+	since, err := r.queries.SyncSinceComplete(ctx, r.cfg.Grant.ID)
+	if err != nil {
+		return fmt.Errorf("read when target %s was synced: %w", r.cfg.Name, err)
+	}
+	if since >= 0 && since < 0.9*r.cfg.Interval.Seconds() {
+		return nil
+	}
+	if since < 0 && r.cfg.Grant.Fresh {
+		return nil // the target's first cursor asks for its first sync; two would call every object of it twice
+	}
+	return request(ctx, r.queries, r.cfg.Grant.ID, 0, reasonInterval, r.cfg.Mode, r.lister != nil)
+}
+
+// drain runs what is asked for until nothing is.
+func (r *Runner) drain(ctx context.Context) error {
+	for {
+		run, err := r.queries.SyncNext(ctx, store.SyncNextParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term})
+		if errors.Is(err, pgx.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the syncs that are asked for: %w", err)
+		}
+		if err := r.one(ctx, run); err != nil {
+			return err
+		}
+	}
+}
+
+// one makes a run and records its outcome. Only what ends ownership is an error.
+func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
+	started := time.Now()
+	log := r.cfg.Logger.With("target", r.cfg.Name, "sync", run.ID, "reason", run.Reason)
+	progress, held, err := r.scan(ctx, run)
+	finish := store.SyncFinishParams{
+		ID: run.ID, Term: r.cfg.Grant.Term, State: "complete", Rows: progress.Rows, Upserts: progress.Upserts,
+		Tombstones: progress.Tombstones, Drifted: progress.Drifted, Held: held,
+	}
+	if err != nil {
+		if ctx.Err() != nil || database.IsUnavailable(err) || errors.Is(err, apply.ErrRunCut) {
+			return err // the run stays 'running': the next owner takes it up
+		}
+		finish.State, finish.Error = "failed", err.Error()
+		log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
+	} else {
+		log.Info("sync_complete", "rows", progress.Rows, "upserts", progress.Upserts, "tombstones", progress.Tombstones,
+			"drifted", progress.Drifted, "held", held, "seconds", time.Since(started).Seconds())
+	}
+	crash.Point(crash.SyncUnfinished)
+	if err := r.queries.SyncFinish(ctx, finish); err != nil {
+		return fmt.Errorf("record the end of a sync: %w", err)
+	}
+	r.count(finish, time.Since(started))
+	if finish.State == "failed" {
+		return r.again(ctx, run)
+	}
+	if run.ResourceID == 0 && r.cfg.Complete != nil {
+		r.cfg.Complete()
+	}
+	if run.ResourceID == 0 && run.Mode == ModeRepair && r.cfg.Owner.Unclean() {
+		if err := r.settleClean(ctx); err != nil {
+			return err
+		}
+	}
+	_, err = r.queries.SyncPrune(ctx, r.cfg.Grant.ID)
+	if err != nil {
+		return fmt.Errorf("forget old syncs: %w", err)
+	}
+	return nil
+}
+
+func (r *Runner) count(finish store.SyncFinishParams, took time.Duration) {
+	m := r.cfg.Metrics
+	m.Syncs.WithLabelValues(r.cfg.Name, finish.State).Inc()
+	m.SyncRows.WithLabelValues(r.cfg.Name).Add(float64(finish.Rows))
+	if finish.State == "complete" {
+		m.SyncSeconds.WithLabelValues(r.cfg.Name).Observe(took.Seconds())
+		m.LastSync.WithLabelValues(r.cfg.Name).SetToCurrentTime()
+	}
+}
+
+// again asks for a failed run once more, after a pause: what it was asked for has not been done.
+func (r *Runner) again(ctx context.Context, run store.SyncNextRow) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(failedPause):
+	}
+	return request(ctx, r.queries, r.cfg.Grant.ID, run.ResourceID, run.Reason, run.Mode, run.Verify)
+}
+
+func (r *Runner) resources(ctx context.Context, id int32) ([]*desired.Resource, error) {
+	if _, err := r.cfg.Catalog.Reload(ctx, r.cfg.Pool); err != nil {
+		return nil, err
+	}
+	if id == 0 {
+		return r.cfg.Catalog.All(), nil
+	}
+	if one, ok := r.cfg.Catalog.ByID(id); ok {
+		return []*desired.Resource{one}, nil
+	}
+	return nil, nil // untracked meanwhile
+}
+
+// scan finds what differs and, in repair mode, has it looked at; it returns when every such object is settled and the
+// deletes are decided on.
+func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (Progress, int64, error) {
+	resources, err := r.resources(ctx, run.ResourceID)
+	if err != nil {
+		return Progress{}, 0, err
+	}
+	// What was ordered with the run, such as release(), is told by the same notification: it must be known before.
+	if err := r.cfg.Owner.Refresh(ctx); err != nil {
+		return Progress{}, 0, err
+	}
+	work := &apply.Run{}
+	report := newReport(r, run)
+	scan := r.prepare(run, report, work)
+	// Whatever else is asked for, the first look after a crash must see what the former owner's last call has done.
+	if run.Reason == reasonTakeover || run.ResourceID == 0 && r.cfg.Owner.Unclean() {
+		if err := r.outlive(ctx); err != nil {
+			return Progress{}, 0, err
+		}
+		scan.Since = r.began
+	}
+	progress, err := scan.Run(ctx, resources)
+	if err != nil {
+		return progress, 0, err
+	}
+	if err := report.finish(ctx); err != nil || run.Mode == ModeReport {
+		return progress, 0, err
+	}
+	if err := work.Wait(ctx); err != nil {
+		return progress, 0, err
+	}
+	held, err := r.cfg.Owner.DecideParked(ctx)
+	return progress, held, err
+}
+
+// prepare returns the scan of a run: what it finds goes into the report, or onto the sync lane as part of work.
+func (r *Runner) prepare(run store.SyncNextRow, report *report, work *apply.Run) *Scan {
+	scan := &Scan{
+		DB: database.Rows(r.cfg.Pool), Target: r.cfg.Name, TargetID: r.cfg.Grant.ID, Drain: r.cfg.Owner.Draining(),
+		Force: run.Verify && r.lister == nil,
+		Page:  r.progress(run.ID),
+		Found: func(ctx context.Context, f Finding) error {
+			if f.Kind == KindMissing || f.Kind == KindDifferent || f.Kind == KindOrphan {
+				r.cfg.Metrics.Drift.WithLabelValues(r.cfg.Name, string(f.Kind)).Inc()
+			}
+			if run.Mode == ModeReport {
+				return report.add(ctx, f)
+			}
+			id := apply.ObjectID{ResourceID: f.Resource.ID, Key: f.Key}
+			force := f.Kind != KindStale && f.Kind != KindTombstone
+			park := f.Kind == KindTombstone || f.Kind == KindOrphan
+			return r.cfg.Owner.Enqueue(ctx, id, force, park, work)
+		},
+	}
+	if run.Verify {
+		scan.Lister = r.lister
+	}
+	if r.lister == nil && run.Mode != ModeReport {
+		scan.Record = r.cfg.Owner.RecordUnknown
+	}
+	return scan
+}
+
+// outlive waits until the last call of a crashed owner must have ended: its effect is then there to be found.
+func (r *Runner) outlive(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(time.Until(r.local.Add(r.cfg.Timeout))):
+		return nil
+	}
+}
+
+// progress writes down how far a run is, at most once a second.
+func (r *Runner) progress(id int64) func(context.Context, Progress) error {
+	var last time.Time
+	return func(ctx context.Context, p Progress) error {
+		if time.Since(last) < progressEvery {
+			return nil
+		}
+		last = time.Now()
+		err := r.queries.SyncProgress(ctx, store.SyncProgressParams{
+			ID: id, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted,
+			AtResource: p.Resource, AtKey: p.Key,
+		})
+		if err != nil {
+			return fmt.Errorf("record the progress of a sync: %w", err)
+		}
+		return nil
+	}
+}
+
+// settleClean marks the target clean once the cursor has passed everything that was committed before now: until then a
+// delete of an object that the ledger never knew may still be on its way, and must be carried out.
+func (r *Runner) settleClean(ctx context.Context) error {
+	snapshot, err := r.queries.SnapshotNow(ctx)
+	if err != nil {
+		return fmt.Errorf("take a snapshot after a sync: %w", err)
+	}
+	for {
+		covers, err := r.queries.CursorCovers(ctx, store.CursorCoversParams{TargetID: r.cfg.Grant.ID, Snapshot: snapshot})
+		if err != nil {
+			return fmt.Errorf("compare the cursor with a snapshot: %w", err)
+		}
+		if covers {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(coversEvery):
+		}
+	}
+	crash.Point(crash.BeforeClean)
+	_, err = r.queries.TargetMarkClean(ctx, store.TargetMarkCleanParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term})
+	if err != nil {
+		return fmt.Errorf("mark target %s clean: %w", r.cfg.Name, err)
+	}
+	return r.cfg.Owner.Refresh(ctx)
+}
+
+// report collects the findings of a run in report mode; in repair mode it forgets those of the last one.
+type report struct {
+	r     *Runner
+	run   store.SyncNextRow
+	byRes map[int32]*store.DriftInsertParams
+	clear bool
+}
+
+func newReport(r *Runner, run store.SyncNextRow) *report {
+	return &report{r: r, run: run, byRes: map[int32]*store.DriftInsertParams{}}
+}
+
+func (p *report) add(ctx context.Context, f Finding) error {
+	if err := p.clearOnce(ctx); err != nil {
+		return err
+	}
+	batch := p.byRes[f.Resource.ID]
+	if batch == nil {
+		batch = &store.DriftInsertParams{TargetID: p.r.cfg.Grant.ID, ResourceID: f.Resource.ID, SyncID: p.run.ID}
+		p.byRes[f.Resource.ID] = batch
+	}
+	kind := f.Kind
+	switch kind {
+	case KindTombstone:
+		kind = KindStale
+	case KindCheck:
+		return nil
+	default:
+	}
+	batch.Keys = append(batch.Keys, f.Key)
+	batch.Kinds = append(batch.Kinds, string(kind))
+	if len(batch.Keys) < pageRows {
+		return nil
+	}
+	return p.flush(ctx, batch)
+}
+
+func (p *report) flush(ctx context.Context, batch *store.DriftInsertParams) error {
+	if len(batch.Keys) == 0 {
+		return nil
+	}
+	if err := p.r.queries.DriftInsert(ctx, *batch); err != nil {
+		return fmt.Errorf("record drift: %w", err)
+	}
+	batch.Keys, batch.Kinds = nil, nil
+	return nil
+}
+
+func (p *report) clearOnce(ctx context.Context) error {
+	if p.clear {
+		return nil
+	}
+	p.clear = true
+	if err := p.r.queries.DriftClear(ctx, store.DriftClearParams{TargetID: p.r.cfg.Grant.ID, ResourceID: p.run.ResourceID}); err != nil {
+		return fmt.Errorf("forget former drift: %w", err)
+	}
+	return nil
+}
+
+func (p *report) finish(ctx context.Context) error {
+	if err := p.clearOnce(ctx); err != nil {
+		return err
+	}
+	for _, batch := range p.byRes {
+		if err := p.flush(ctx, batch); err != nil {
+			return err
+		}
+	}
+	return nil
+}

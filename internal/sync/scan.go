@@ -1,0 +1,301 @@
+package sync
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// pageRows is how many rows or ledger rows are compared in one statement.
+const pageRows = 2000
+
+// Kind says how an object differs.
+type Kind string
+
+// The kinds of difference.
+const (
+	KindStale     Kind = "stale"     // a running row asks for something else than the ledger says
+	KindTombstone Kind = "tombstone" // the target has, or may have, what no running row wants
+	KindMissing   Kind = "missing"   // the ledger says that the target has it; it has not
+	KindDifferent Kind = "different" // the target has it with another content
+	KindOrphan    Kind = "orphan"    // the target has what the ledger does not know
+	KindCheck     Kind = "check"     // no difference known; a verifying scan of a target that cannot list asks for a call
+)
+
+// Finding is one object that differs.
+type Finding struct {
+	Resource *desired.Resource
+	Key      string
+	Kind     Kind
+}
+
+// ListError says that a target could not be listed. It is about the target, not about the database.
+type ListError struct {
+	Target, Resource, Text string
+}
+
+func (e *ListError) Error() string {
+	return fmt.Sprintf("list what target %s has of resource %s: %s", e.Target, e.Resource, e.Text)
+}
+
+// Progress is how far a scan is.
+type Progress struct {
+	Rows       int64 // running rows compared
+	Upserts    int64 // of them not as the ledger says
+	Tombstones int64
+	Drifted    int64 // missing, different and orphaned in the target
+	Resource   string
+	Key        string
+}
+
+// Scan compares one target. Found is called for every difference, Page after every page; an error of either ends it.
+type Scan struct {
+	DB       store.DBTX
+	Target   string
+	TargetID int32
+	Lister   driver.Lister // nil: the target cannot say what it has, or is not asked
+	Force    bool          // call for every running row, for a target that cannot list
+	Drain    bool          // nothing is wanted
+	// Since makes objects that were applied at or after it be checked once more; zero: none.
+	Since time.Time
+	// Record is told of the rows of a page that differ, before Found is; nil: nobody is.
+	Record func(ctx context.Context, resourceID int32, keys []string) error
+	Found  func(ctx context.Context, f Finding) error
+	Page   func(ctx context.Context, p Progress) error
+
+	progress Progress
+}
+
+// Run scans the resources, one after the other, and returns what it counted.
+func (s *Scan) Run(ctx context.Context, resources []*desired.Resource) (Progress, error) {
+	for _, r := range resources {
+		s.progress.Resource, s.progress.Key = r.Name, ""
+		listed, err := s.listing(ctx, r)
+		if err != nil {
+			return s.progress, err
+		}
+		if !s.Drain {
+			if err := s.rows(ctx, r); err != nil {
+				return s.progress, err
+			}
+		}
+		crash.Point(crash.SyncRowsDone)
+		if err := s.ledger(ctx, r, listed); err != nil {
+			return s.progress, err
+		}
+	}
+	return s.progress, nil
+}
+
+func (s *Scan) found(ctx context.Context, r *desired.Resource, key string, kind Kind) error {
+	switch kind {
+	case KindStale, KindCheck:
+		s.progress.Upserts++
+	case KindTombstone:
+		s.progress.Tombstones++
+	case KindMissing, KindDifferent, KindOrphan:
+		s.progress.Drifted++
+	}
+	return s.Found(ctx, Finding{Resource: r, Key: key, Kind: kind})
+}
+
+// rows compares the running rows with the ledger.
+func (s *Scan) rows(ctx context.Context, r *desired.Resource) error {
+	var after []string
+	for {
+		page, err := r.Page(ctx, s.DB, s.Target, s.TargetID, after, pageRows, s.Force)
+		if err != nil {
+			return err
+		}
+		s.progress.Rows += page.Rows
+		kind := KindStale
+		if s.Force {
+			kind = KindCheck
+		}
+		if s.Record != nil {
+			if err := s.Record(ctx, r.ID, page.Differ); err != nil {
+				return err
+			}
+		}
+		for _, key := range page.Differ {
+			if err := s.found(ctx, r, key, kind); err != nil {
+				return err
+			}
+		}
+		if page.Last == nil {
+			return nil
+		}
+		after = page.Last
+		crash.Point(crash.SyncPage)
+		s.progress.Key = desired.JoinKey(after)
+		if err := s.Page(ctx, s.progress); err != nil {
+			return err
+		}
+	}
+}
+
+// ledger looks for what no running row wants, and (with a listing) for what the target has lost.
+func (s *Scan) ledger(ctx context.Context, r *desired.Resource, listed *keySet) error {
+	queries := store.New(s.DB)
+	after := ""
+	for first := true; ; first = false {
+		rows, err := queries.LedgerPage(ctx, store.LedgerPageParams{
+			TargetID: s.TargetID, ResourceID: r.ID, After: after, PageRows: pageRows,
+		})
+		if err != nil {
+			return fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
+		}
+		// The page begins with the last key of the one before: "from on" finds an empty key too.
+		if !first && len(rows) > 0 && rows[0].Key == after {
+			rows = rows[1:]
+		}
+		if len(rows) == 0 {
+			return nil
+		}
+		if err := s.ledgerPage(ctx, r, rows, listed); err != nil {
+			return err
+		}
+		after = rows[len(rows)-1].Key
+		s.progress.Key = after
+		if err := s.Page(ctx, s.progress); err != nil {
+			return err
+		}
+	}
+}
+
+func (s *Scan) ledgerPage(ctx context.Context, r *desired.Resource, rows []store.LedgerPageRow, listed *keySet) error {
+	keys := make([]string, len(rows))
+	for i, row := range rows {
+		keys[i] = row.Key
+	}
+	gone := map[string]bool{}
+	if s.Drain {
+		for _, key := range keys {
+			gone[key] = true
+		}
+	} else {
+		missing, err := r.Missing(ctx, s.DB, s.Target, keys)
+		if err != nil {
+			return err
+		}
+		for _, key := range missing {
+			gone[key] = true
+		}
+	}
+	for _, row := range rows {
+		kind, differs := s.judge(row, gone[row.Key], listed)
+		if !differs {
+			continue
+		}
+		if err := s.found(ctx, r, row.Key, kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// judge says how a ledger row differs from its user's row (gone or not) and from the listing.
+func (s *Scan) judge(row store.LedgerPageRow, gone bool, listed *keySet) (Kind, bool) {
+	state := desired.State(row.State)
+	if gone {
+		// What is being deleted, is parked until all deletes are counted, or waits for a person, needs nobody to find it.
+		onItsWay := !row.Wanted && state != desired.Applied
+		return KindTombstone, !onItsWay
+	}
+	if state != desired.Applied {
+		return "", false
+	}
+	if listed != nil && row.Present && !listed.has(row.Key) && !listed.outdated(row.AppliedAt) {
+		return KindMissing, true
+	}
+	return KindCheck, !s.Since.IsZero() && row.AppliedAt != nil && !row.AppliedAt.Before(s.Since)
+}
+
+// listing reads what the target really has of a resource, and compares it with the ledger. It returns the keys.
+func (s *Scan) listing(ctx context.Context, r *desired.Resource) (*keySet, error) {
+	if s.Lister == nil {
+		return nil, nil
+	}
+	began, err := store.New(s.DB).TimeNow(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read the database's clock: %w", err)
+	}
+	set := &keySet{began: began}
+	var chunk []driver.Listed
+	for one, err := range s.Lister.List(ctx, r.Name) {
+		if err != nil {
+			return nil, &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}
+		}
+		set.add(one.Key)
+		if chunk = append(chunk, one); len(chunk) < pageRows {
+			continue
+		}
+		if err := s.listed(ctx, r, chunk, set); err != nil {
+			return nil, err
+		}
+		chunk = chunk[:0]
+	}
+	set.sort()
+	return set, s.listed(ctx, r, chunk, set)
+}
+
+func (s *Scan) listed(ctx context.Context, r *desired.Resource, chunk []driver.Listed, set *keySet) error {
+	if len(chunk) == 0 {
+		return nil
+	}
+	keys := make([]string, len(chunk))
+	for i, one := range chunk {
+		keys[i] = one.Key
+	}
+	rows, err := store.New(s.DB).LedgerLookup(ctx, store.LedgerLookupParams{TargetID: s.TargetID, ResourceID: r.ID, Keys: keys})
+	if err != nil {
+		return fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
+	}
+	for i, row := range rows {
+		switch {
+		case !row.Known:
+			err = s.found(ctx, r, row.Key, KindOrphan)
+		case set.outdated(row.AppliedAt): // applied since the listing began
+		case row.State == string(desired.Applied) && len(chunk[i].Hashes) > 0 && !slices.ContainsFunc(chunk[i].Hashes, func(h driver.Hash) bool { return slices.Equal(h[:], row.AppliedHash) }):
+			err = s.found(ctx, r, row.Key, KindDifferent)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keySet is a set of keys in eight bytes each: a million keys are 8 MB. Two keys with equal hashes (one chance in 2^64
+// for each pair) would hide one missing object until its content changes.
+type keySet struct {
+	hashes []uint64
+	began  time.Time // of the listing, by the database's clock
+}
+
+// outdated reports whether an object was applied after the listing began: the listing says nothing about it.
+func (s *keySet) outdated(appliedAt *time.Time) bool {
+	return appliedAt != nil && !appliedAt.Before(s.began)
+}
+
+func (s *keySet) add(key string) { s.hashes = append(s.hashes, keyHash(key)) }
+
+func (s *keySet) sort() { slices.Sort(s.hashes) }
+
+func (s *keySet) has(key string) bool {
+	_, ok := slices.BinarySearch(s.hashes, keyHash(key))
+	return ok
+}
+
+func keyHash(key string) uint64 {
+	sum := sha256.Sum256([]byte(key))
+	return binary.BigEndian.Uint64(sum[:8])
+}
