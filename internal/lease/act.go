@@ -1,0 +1,196 @@
+package lease
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// act takes what falls to this process, hands over one target if another has too few, and as the leader keeps
+// targets.configured true.
+func (s *session) act(live context.Context, v view) {
+	s.beatBy(v.nextExpiry(s.names, s.leader != nil))
+	s.ensureRows(live, v)
+	plan := v.plan(s.names)
+	var take []*slot
+	for _, sl := range s.slots {
+		wanted := plan[sl.name] == s.cfg.Instance || sl.isLeader()
+		if wanted && sl.phase == idle && sl.notBefore <= s.cfg.Clock() && v.lease(sl).availableTo(s.cfg.Instance) {
+			take = append(take, sl)
+		}
+	}
+	s.take(live, take)
+	s.handOver(v, plan)
+	if s.leader != nil && s.leader.holds() {
+		s.keepConfigured(live, v)
+	} else {
+		clear(s.unlisted)
+	}
+}
+
+// ensureRows writes targets again whose rows a person removed with release() while this process had them listed.
+func (s *session) ensureRows(live context.Context, v view) {
+	for _, name := range s.names {
+		if _, ok := v.targets[name]; ok {
+			continue
+		}
+		ctx, cancel := s.attempt(live)
+		defer cancel()
+		if err := s.describe(ctx, s.queries); err != nil {
+			s.cfg.Logger.Warn("targets_not_described", "error", database.Explain(err))
+		}
+		s.beatBy(s.cfg.Clock() + s.cfg.Timing.Retry)
+		return
+	}
+}
+
+// take acquires leases and begins their runs. What somebody else was faster with, or holds locked, is tried again
+// soon, if it is still to be had then.
+func (s *session) take(live context.Context, slots []*slot) {
+	if len(slots) == 0 {
+		return
+	}
+	var targets []*slot
+	for _, sl := range slots {
+		sl.notBefore = 0
+		if sl.isLeader() {
+			s.takeLeader(live)
+		} else {
+			targets = append(targets, sl)
+		}
+	}
+	s.takeTargets(live, targets)
+	if slices.ContainsFunc(slots, func(sl *slot) bool { return sl.phase != running }) {
+		s.beatBy(s.cfg.Clock() + s.cfg.Timing.Retry)
+	}
+}
+
+func (s *session) takeLeader(live context.Context) {
+	ctx, cancel := s.attempt(live)
+	defer cancel()
+	sent := s.cfg.Clock()
+	terms, err := s.queries.LeaderAcquire(ctx, store.LeaderAcquireParams{Instance: s.cfg.Instance, Ttl: s.leader.ttl})
+	if err != nil {
+		s.acquireFailed(live, err)
+		return
+	}
+	for _, term := range terms {
+		s.leader.term = term
+		s.cfg.Logger.Info("leadership_acquired", "term", term)
+		ctx := s.begin(live, s.leader, sent+s.leader.ttl)
+		s.launch(s.leader, func() error { return s.cfg.RunLeader(ctx, term) })
+	}
+}
+
+func (s *session) takeTargets(live context.Context, slots []*slot) {
+	if len(slots) == 0 {
+		return
+	}
+	ctx, cancel := s.attempt(live)
+	defer cancel()
+	p := store.TargetsAcquireParams{Instance: s.cfg.Instance}
+	for _, sl := range slots {
+		p.Names = append(p.Names, sl.name)
+		p.Fingerprints = append(p.Fingerprints, sl.target.Fingerprint)
+		p.Ttls = append(p.Ttls, sl.ttl)
+	}
+	sent := s.cfg.Clock()
+	rows, err := s.queries.TargetsAcquire(ctx, p)
+	if err != nil {
+		s.acquireFailed(live, err)
+		return
+	}
+	for _, row := range rows {
+		i := slices.IndexFunc(slots, func(sl *slot) bool { return sl.name == row.Name })
+		s.own(live, slots[i], row, sent+slots[i].ttl)
+	}
+}
+
+// own begins the run of a target that was just acquired.
+func (s *session) own(live context.Context, sl *slot, row store.TargetsAcquireRow, deadline time.Duration) {
+	s.cfg.Logger.Info("target_acquired", "target", row.Name, "term", row.Term, "clean", row.Clean, "fresh", row.Fresh, "options_changed", row.OptionsChanged)
+	sl.term = row.Term
+	ctx := s.begin(live, sl, deadline)
+	grant := &Grant{
+		Target: row.Name, ID: row.ID, Owner: s.cfg.Instance, Term: row.Term,
+		Clean: row.Clean, Fresh: row.Fresh, OptionsChanged: row.OptionsChanged,
+		hold: sl.hold, draining: make(chan struct{}),
+	}
+	sl.grant = grant
+	s.launch(sl, func() error { return s.cfg.RunTarget(ctx, grant) })
+}
+
+// acquireFailed says so, unless heartbeats fail too: that has been said.
+func (s *session) acquireFailed(live context.Context, err error) {
+	if live.Err() == nil && s.failing == 0 {
+		s.cfg.Logger.Warn("lease_not_acquired", "error", database.Explain(err))
+	}
+}
+
+// handOver drains the first target that the plan gives to somebody else, one in a heartbeat: the others go on
+// meanwhile, and the next heartbeat knows better.
+func (s *session) handOver(v view, plan map[string]string) {
+	for _, sl := range s.slots {
+		taker, planned := plan[sl.name]
+		if sl.isLeader() || sl.asked || !sl.holds() || !planned || taker == s.cfg.Instance || v.targets[sl.name].owner != s.cfg.Instance {
+			continue
+		}
+		s.cfg.Logger.Info("target_handed_over", "target", sl.name, "to", taker)
+		if sl.phase == resting {
+			s.giveBack(sl, false)
+			return
+		}
+		sl.asked = true
+		sl.grant.Drain()
+		return
+	}
+}
+
+// keepConfigured is the leader's part: targets.configured says which targets some process lists.
+func (s *session) keepConfigured(live context.Context, v view) {
+	now := s.cfg.Clock()
+	listed := v.listed(s.names)
+	missing := false
+	var unlisted []string
+	for name, t := range v.targets {
+		switch since, known := s.unlisted[name]; {
+		case listed[name] || !t.configured:
+			delete(s.unlisted, name)
+		case !known:
+			s.unlisted[name] = now
+			s.beatBy(now + s.cfg.Timing.Unlisted)
+		case now-since >= s.cfg.Timing.Unlisted:
+			unlisted = append(unlisted, name)
+		}
+	}
+	for name := range listed {
+		missing = missing || !v.targets[name].configured
+	}
+	ctx, cancel := s.attempt(live)
+	defer cancel()
+	if missing {
+		if _, err := s.queries.TargetsConfigure(ctx); err != nil {
+			s.cfg.Logger.Warn("targets_not_configured", "error", database.Explain(err))
+		}
+	}
+	if len(unlisted) > 0 {
+		s.unconfigure(ctx, unlisted)
+	}
+}
+
+func (s *session) unconfigure(ctx context.Context, names []string) {
+	slices.Sort(names)
+	gone, err := s.queries.TargetsUnconfigure(ctx, names)
+	if err != nil {
+		s.cfg.Logger.Warn("targets_not_unconfigured", "error", database.Explain(err))
+		return
+	}
+	for _, name := range gone {
+		delete(s.unlisted, name)
+		s.cfg.Logger.Info("target_unconfigured", "target", name, "effect", "no process lists it: its objects are kept, its changes no longer")
+		s.m.signals.left.emit(name)
+	}
+}

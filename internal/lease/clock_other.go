@@ -1,0 +1,7 @@
+//go:build !linux
+
+package lease
+
+import "time"
+
+func elapsed() time.Duration { return sinceStart() }
