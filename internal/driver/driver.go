@@ -1,0 +1,85 @@
+package driver
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"iter"
+)
+
+// Ref names one object in one target and carries what a target needs to refuse stale calls.
+type Ref struct {
+	Target   string // name of the target, as in the config
+	Resource string // name of the resource, as given to reconciler.track
+	Key      string // key of the row as text; composite keys are joined (see docs/concepts.md)
+	Revision int64  // revision of the newest change known when the row was read; 0 for none
+	Term     int64  // fencing term of the owner that makes the call; grows with every takeover
+}
+
+// Object is an object that is wanted: its name and its spec.
+type Object struct {
+	Ref
+	// Spec is PostgreSQL's text form of the jsonb spec, byte for byte; never nil. A JSON string means raw text.
+	Spec json.RawMessage
+	// Hash is HashSpec(Spec).
+	Hash Hash
+}
+
+// Hash is the first 16 bytes of the SHA-256 of a spec's PostgreSQL text form. The ledger keeps the same value.
+type Hash [16]byte
+
+// HashSpec hashes a spec given in PostgreSQL's text form of jsonb.
+func HashSpec(spec []byte) Hash {
+	sum := sha256.Sum256(spec)
+	return Hash(sum[:16])
+}
+
+// String returns the hash as 32 hexadecimal digits.
+func (h Hash) String() string { return hex.EncodeToString(h[:]) }
+
+// Driver applies objects to one target. Its methods are called concurrently for different objects. A call whose
+// context was cancelled is Backoff: it says nothing about the target or the object.
+type Driver interface {
+	// Apply brings the object to its spec.
+	Apply(ctx context.Context, obj Object) Outcome
+	// Delete makes the object absent. Deleting what is absent is Done.
+	Delete(ctx context.Context, ref Ref) Outcome
+	// Close releases what the driver holds, after the last call has returned.
+	Close(ctx context.Context) error
+}
+
+// Listed is one object that a target really has.
+type Listed struct {
+	Resource string
+	Key      string
+	// Hashes holds HashSpec of every spec that this content may stand for (raw text and JSON can look
+	// alike); the object is in sync when one of them equals the ledger's. Empty means "cannot tell".
+	Hashes []Hash
+}
+
+// Lister is a driver that can say what its target really has, so that a sync finds drift and orphans.
+type Lister interface {
+	// List yields every object of the resource in the target, in any order, each once. An error ends the
+	// sequence and makes the whole listing worthless: a sync then deletes nothing on its account.
+	List(ctx context.Context, resource string) iter.Seq2[Listed, error]
+}
+
+// BatchApplier is a driver for which many objects in one call are cheaper than many calls.
+type BatchApplier interface {
+	// ApplyBatch is Apply for each object; outcomes are in the order of the objects, one for each.
+	ApplyBatch(ctx context.Context, objs []Object) []Outcome
+}
+
+// Checker is a driver that can say, cheaply and without changing anything, whether its target answers.
+// `doctor` and the circuit breaker's probe use it.
+type Checker interface {
+	Check(ctx context.Context) error
+}
+
+// Troubled is a driver that goes on working after its calls have returned (a reload command), and can say
+// that this work fails at the moment. Status and doctor show it; it is no reason to stop calling.
+type Troubled interface {
+	// Trouble returns what fails, and nil when nothing does.
+	Trouble() error
+}

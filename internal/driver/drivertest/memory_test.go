@@ -1,0 +1,191 @@
+package drivertest_test
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/drivertest"
+)
+
+const memorySecret = "s3cr3t-value"
+
+type name struct{ resource, key string }
+
+// memory is a target in memory. Its wrong says which rule of the contract it breaks.
+type memory struct {
+	wrong string
+
+	mu      sync.Mutex
+	objects map[name]string // guarded by mu
+	terms   map[name]int64  // guarded by mu
+}
+
+func newMemory(wrong string) *memory {
+	return &memory{wrong: wrong, objects: map[name]string{}, terms: map[name]int64{}}
+}
+
+func (m *memory) is(wrong string) bool { return m.wrong == wrong }
+
+func (m *memory) place(ref driver.Ref) name {
+	switch {
+	case m.is("keys are trimmed"):
+		return name{ref.Resource, strings.TrimSpace(ref.Key)}
+	case m.is("keys are cut"):
+		return name{ref.Resource, ref.Key[:min(len(ref.Key), 600)]}
+	case m.is("resources are cleaned"):
+		return name{strings.ReplaceAll(ref.Resource, "/", ""), ref.Key}
+	case m.is("resources are ignored"):
+		return name{"", ref.Key}
+	}
+	return name{ref.Resource, ref.Key}
+}
+
+func (m *memory) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
+	if out, cut := m.cut(ctx); cut {
+		return out
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.place(obj.Ref)
+	_, exists := m.objects[at]
+	switch {
+	case m.is("apply is not idempotent") && exists && m.objects[at] == string(obj.Spec):
+		return driver.Terminal(errors.New("exists already"))
+	case m.is("apply does not overwrite") && exists:
+		return driver.Done()
+	case m.is("done with an error"):
+		return driver.Outcome{Err: errors.New("odd")}
+	case m.is("secrets are told") && obj.Key == "":
+		return driver.Backoff(errors.New("password " + memorySecret))
+	case m.is("errors are binary") && obj.Key == "":
+		return driver.Backoff(errors.New("\xff"))
+	case m.is("large specs are cut") && len(obj.Spec) > 1<<20:
+		obj.Spec = []byte(`{}`)
+	case m.is("numbers are floats") && strings.HasPrefix(string(obj.Spec), "123456789"):
+		obj.Spec = []byte(`1.2345678901234568e+29`)
+	case m.is("revision goes before term") && obj.Revision < m.terms[at]:
+		return driver.Backoff(errors.New("stale"))
+	case m.is("hostile names are refused") && obj.Key == "..":
+		return driver.Terminal(errors.New("refused"))
+	}
+	m.objects[at], m.terms[at] = string(obj.Spec), obj.Revision
+	return driver.Done()
+}
+
+func (m *memory) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
+	if out, cut := m.cut(ctx); cut {
+		return out
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at := m.place(ref)
+	_, exists := m.objects[at]
+	switch {
+	case m.is("delete of absent fails") && !exists:
+		return driver.Terminal(errors.New("not found"))
+	case m.is("delete does nothing"):
+		return driver.Done()
+	case m.is("delete takes prefixes"):
+		maps.DeleteFunc(m.objects, func(n name, _ string) bool {
+			return n.resource == ref.Resource && strings.HasPrefix(n.key, ref.Key)
+		})
+	}
+	delete(m.objects, at)
+	return driver.Done()
+}
+
+func (m *memory) cut(ctx context.Context) (driver.Outcome, bool) {
+	switch {
+	case ctx.Err() == nil || m.is("the context is ignored"):
+		return driver.Outcome{}, false
+	case m.is("cut calls block the object"):
+		return driver.Terminal(context.Cause(ctx)), true
+	case m.is("cut calls open the circuit"):
+		return driver.Unreachable(context.Cause(ctx)), true
+	}
+	return driver.Backoff(context.Cause(ctx)), true
+}
+
+func (m *memory) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	return func(yield func(driver.Listed, error) bool) {
+		m.mu.Lock()
+		objects := maps.Clone(m.objects)
+		m.mu.Unlock()
+		if m.is("list forgets hostile keys") {
+			delete(objects, name{resource, ".."})
+		}
+		for at, spec := range objects {
+			if at.resource != resource && !m.is("list mixes resources") {
+				continue
+			}
+			if ctx.Err() != nil {
+				if !m.is("a cut list looks complete") {
+					yield(driver.Listed{}, context.Cause(ctx))
+				}
+				return
+			}
+			listed := driver.Listed{Resource: resource, Key: at.key, Hashes: []driver.Hash{driver.HashSpec([]byte(spec))}}
+			if m.is("list hashes another text") {
+				listed.Hashes[0] = driver.HashSpec([]byte(spec + "\n"))
+			}
+			if m.is("list matches everything") {
+				listed.Hashes = append(listed.Hashes, driver.HashSpec([]byte(`{}`)))
+			}
+			if !yield(listed, nil) || m.is("list yields twice") && !yield(listed, nil) {
+				return
+			}
+		}
+	}
+}
+
+func (m *memory) ApplyBatch(ctx context.Context, objs []driver.Object) []driver.Outcome {
+	outcomes := make([]driver.Outcome, 0, len(objs))
+	for i, obj := range objs {
+		if m.is("a batch skips its last object") && i > 0 && i == len(objs)-1 {
+			outcomes = append(outcomes, driver.Done())
+			continue
+		}
+		outcomes = append(outcomes, m.Apply(ctx, obj))
+	}
+	if m.is("a batch loses outcomes") && len(outcomes) > 0 {
+		return outcomes[:1]
+	}
+	return outcomes
+}
+
+func (m *memory) Check(context.Context) error {
+	if m.is("check fails") {
+		return errors.New("down")
+	}
+	return nil
+}
+
+func (m *memory) Close(context.Context) error {
+	if m.is("close fails") {
+		return errors.New("still busy")
+	}
+	return nil
+}
+
+func (m *memory) fixture(*testing.T) drivertest.Fixture {
+	return drivertest.Fixture{
+		Driver: m, Target: "memory", Secrets: []string{memorySecret},
+		Read: func(_ *testing.T, resource, key string) (string, bool) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			content, ok := m.objects[m.place(driver.Ref{Resource: resource, Key: key})]
+			return content, ok
+		},
+		Count: func(*testing.T) int {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return len(m.objects)
+		},
+	}
+}

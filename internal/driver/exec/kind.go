@@ -1,0 +1,27 @@
+package exec
+
+import (
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/options"
+	"github.com/pgreconciler/reconciler/internal/driver/process"
+)
+
+// Kind is the driver `exec`.
+func Kind() driver.Kind { return driver.Kind{Name: "exec", Open: open} }
+
+func open(target string, opts driver.Options, env driver.Env) (driver.Driver, error) {
+	r := options.New(opts)
+	if !r.Has("command") {
+		r.Problemf("command", `is required: a list that begins with a program, such as ["/usr/local/bin/apply"]`)
+	}
+	p := &program{target: target, args: process.ReadArgs(r, "command")}
+	listing := process.ReadArgs(r, "list_command")
+	p.dir, p.environ, p.scrubber = process.ReadSurroundings(r, env.Getenv)
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	if listing != nil {
+		return &listingProgram{program: p, list: listing}, nil
+	}
+	return p, nil
+}

@@ -1,0 +1,120 @@
+package exec
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"path/filepath"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// lineBytesMax bounds a line of a listing: a key, its escapes, and a hash.
+const lineBytesMax = 1 << 20
+
+// listingProgram is a program with another one that lists what the target has.
+type listingProgram struct {
+	*program
+	list []string
+}
+
+// listMessage is what the list command reads.
+type listMessage struct {
+	Action   string `json:"action"`
+	Target   string `json:"target"`
+	Resource string `json:"resource"`
+}
+
+// listLine is one line that it writes.
+type listLine struct {
+	Key  *string `json:"key"`
+	Hash string  `json:"hash"` // as in the message that applied the object; empty if it cannot tell
+}
+
+// List runs the list command and reads its output while it runs. An exit status other than 0 makes the
+// listing an error, also after every line was read.
+func (p *listingProgram) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	return func(yield func(driver.Listed, error) bool) {
+		err := p.eachLine(ctx, resource, func(line []byte) error {
+			listed, err := p.parseLine(line)
+			if err != nil {
+				return fmt.Errorf("%s: %w", filepath.Base(p.list[0]), err)
+			}
+			listed.Resource = resource
+			if !yield(listed, nil) {
+				return errStop
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, errStop) {
+			yield(driver.Listed{}, err)
+		}
+	}
+}
+
+// errStop ends a listing whose consumer has seen enough.
+var errStop = errors.New("stop")
+
+// eachLine runs the list command and calls take with every line, until it returns an error.
+func (p *listingProgram) eachLine(ctx context.Context, resource string, take func([]byte) error) error {
+	message, err := json.Marshal(listMessage{Action: "list", Target: p.target, Resource: resource})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	reader, writer := io.Pipe()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		command := p.command(p.list, message)
+		command.Stdout = writer
+		result, err := command.Run(ctx)
+		if err != nil || result.Code != 0 {
+			_ = writer.CloseWithError(p.said(p.list, result, err))
+			return
+		}
+		_ = writer.Close()
+	}()
+	// In this order: the program may be waiting for its output to be read, or doing anything else.
+	defer func() {
+		cancel()
+		_ = reader.Close()
+		<-ended
+	}()
+	lines := bufio.NewScanner(reader)
+	lines.Buffer(nil, lineBytesMax)
+	for lines.Scan() {
+		if err := take(lines.Bytes()); err != nil {
+			return err
+		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("%s: a line of more than %d bytes", filepath.Base(p.list[0]), lineBytesMax)
+	}
+	return lines.Err()
+}
+
+func (p *program) parseLine(text []byte) (driver.Listed, error) {
+	const shownMax = 100
+	// A program may write what it was given.
+	shown := func() string { return driver.Snippet([]byte(p.scrubber.Text(string(text))), shownMax) }
+	var line listLine
+	if err := json.Unmarshal(text, &line); err != nil || line.Key == nil {
+		return driver.Listed{}, fmt.Errorf(`a line is not {"key": .., "hash": ..}: %s`, shown())
+	}
+	listed := driver.Listed{Key: *line.Key}
+	if line.Hash == "" {
+		return listed, nil
+	}
+	raw, err := hex.DecodeString(line.Hash)
+	if err != nil || len(raw) != len(driver.Hash{}) {
+		return driver.Listed{}, fmt.Errorf("a hash is not 32 hexadecimal digits: %s", shown())
+	}
+	listed.Hashes = []driver.Hash{driver.Hash(raw)}
+	return listed, nil
+}

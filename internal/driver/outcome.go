@@ -1,0 +1,78 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Verdict is the class of an Outcome.
+type Verdict int
+
+// The verdicts of a call.
+const (
+	// VerdictDone: the target now has (or no longer has) the object.
+	VerdictDone Verdict = iota
+	// VerdictBackoff: try again, later each time.
+	VerdictBackoff
+	// VerdictRetryAfter: try again after the time that the target named.
+	VerdictRetryAfter
+	// VerdictTerminal: trying again cannot help; wait for a new spec or for retry().
+	VerdictTerminal
+	// VerdictUnreachable: the target as a whole does not answer; says nothing about the object.
+	VerdictUnreachable
+)
+
+// String returns the verdict as used in logs and metrics.
+func (v Verdict) String() string {
+	switch v {
+	case VerdictDone:
+		return "done"
+	case VerdictBackoff:
+		return "backoff"
+	case VerdictRetryAfter:
+		return "retry_after"
+	case VerdictTerminal:
+		return "terminal"
+	case VerdictUnreachable:
+		return "unreachable"
+	default:
+		return fmt.Sprintf("verdict(%d)", int(v))
+	}
+}
+
+// Outcome is what came of a call. The zero value is Done. It is a type and not an error, so that a
+// driver has to say what should happen next.
+type Outcome struct {
+	Verdict Verdict
+	After   time.Duration // VerdictRetryAfter only
+	Err     error         // nil for VerdictDone, never nil otherwise; its text reaches the ledger
+}
+
+var errUnspecified = errors.New("the driver gave no reason")
+
+// Done says that the target is as asked.
+func Done() Outcome { return Outcome{} }
+
+// Backoff asks for another try after an exponentially growing pause.
+func Backoff(err error) Outcome { return failed(VerdictBackoff, err) }
+
+// RetryAfter asks for another try after a pause that the target named.
+func RetryAfter(after time.Duration, err error) Outcome {
+	o := failed(VerdictRetryAfter, err)
+	o.After = max(after, 0)
+	return o
+}
+
+// Terminal says that another try with the same spec cannot succeed.
+func Terminal(err error) Outcome { return failed(VerdictTerminal, err) }
+
+// Unreachable says that the target as a whole does not answer: it opens the target's circuit breaker.
+func Unreachable(err error) Outcome { return failed(VerdictUnreachable, err) }
+
+func failed(v Verdict, err error) Outcome {
+	if err == nil {
+		err = errUnspecified
+	}
+	return Outcome{Verdict: v, Err: err}
+}

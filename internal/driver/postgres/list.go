@@ -1,0 +1,60 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"iter"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// listPageRows is how many rows of a listing are in memory at once.
+const listPageRows = 1000
+
+// List yields the rows of the resource in the order of their keys, page by page: no snapshot is held between.
+func (d *database) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	return func(yield func(driver.Listed, error) bool) {
+		if checkNames(driver.Ref{Resource: resource}) == nil { // else no row can have the name
+			d.list(ctx, resource, yield)
+		}
+	}
+}
+
+func (d *database) list(ctx context.Context, resource string, yield func(driver.Listed, error) bool) {
+	page := make([]driver.Listed, 0, listPageRows)
+	query, args := d.sql.listFirst, []any{d.target, resource, listPageRows}
+	for {
+		rows, err := d.pool.Query(ctx, query, args...)
+		if err == nil {
+			page, err = readPage(rows, resource, page[:0])
+		}
+		if d.create && codeOf(err) == undefinedTable {
+			return // a table that is yet to be made has no row
+		}
+		if err != nil {
+			yield(driver.Listed{}, fmt.Errorf("list %q: %w", resource, d.said(ctx, err)))
+			return
+		}
+		for _, listed := range page {
+			if !yield(listed, nil) {
+				return
+			}
+		}
+		if len(page) < listPageRows {
+			return
+		}
+		query, args = d.sql.listNext, []any{d.target, resource, listPageRows, page[len(page)-1].Key}
+	}
+}
+
+func readPage(rows pgx.Rows, resource string, page []driver.Listed) ([]driver.Listed, error) {
+	var key string
+	var hash []byte
+	_, err := pgx.ForEachRow(rows, []any{&key, &hash}, func() error {
+		page = append(page, driver.Listed{Resource: resource, Key: key, Hashes: []driver.Hash{driver.Hash(hash)}})
+		return nil
+	})
+	return page, err
+}

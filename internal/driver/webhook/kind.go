@@ -1,0 +1,193 @@
+package webhook
+
+import (
+	"crypto/x509"
+	"encoding/base64"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/options"
+)
+
+const (
+	connectTimeoutDefault = 5 * time.Second
+	connectTimeoutMin     = 100 * time.Millisecond
+	connectTimeoutMax     = time.Minute
+)
+
+// Kind is the driver `webhook`.
+func Kind() driver.Kind { return driver.Kind{Name: "webhook", Open: open} }
+
+func open(_ string, opts driver.Options, env driver.Env) (driver.Driver, error) {
+	r := options.New(opts)
+	labels := map[string]string{}
+	h := &hook{
+		address:  readAddress(r, env.Getenv, labels),
+		secrets:  readSecrets(r, env.Getenv, labels),
+		applying: readMethod(r, "apply_method", http.MethodPut, http.MethodPost, http.MethodPatch),
+		deleting: readMethod(r, "delete_method", http.MethodDelete, http.MethodPost, http.MethodPut, http.MethodPatch),
+		headers:  readHeaders(r, env.Getenv, labels),
+		now:      time.Now,
+	}
+	roots := readRoots(r)
+	connect := r.Duration("connect_timeout", connectTimeoutDefault, connectTimeoutMin, connectTimeoutMax)
+	if err := r.Err(); err != nil {
+		return nil, err
+	}
+	h.client = newClient(roots, connect)
+	h.scrubber = driver.NewScrubber(labels)
+	return h, nil
+}
+
+// readAddress reads url, or a URL that is a secret as a whole. What of a URL may be secret gets a label: the
+// endpoint may repeat it.
+func readAddress(r *options.Reader, getenv func(string) string, labels map[string]string) address {
+	text, option := r.String("url", ""), "url"
+	secret := r.Secret("url", getenv)
+	given := 0
+	for _, name := range []string{"url", "url_env", "url_file"} {
+		if r.Has(name) {
+			given++
+			option = name
+		}
+	}
+	switch {
+	case given == 0:
+		r.Problemf("url", "is required (or options.url_env, if it is a secret)")
+		return address{}
+	case r.Has("url") && given > 1:
+		r.Problemf(option, "cannot stand beside options.url: give one of the two")
+		return address{}
+	case secret.Value != "":
+		text = secret.Value
+	case text == "":
+		return address{} // a problem already
+	}
+	a, err := parseAddress(text)
+	if err != nil {
+		r.Problemf(option, "%s", err)
+		return address{}
+	}
+	for value := range a.secrets(secret.Value != "") {
+		labels[value] = "options." + option
+	}
+	return a
+}
+
+func readSecrets(r *options.Reader, getenv func(string) string, labels map[string]string) [][]byte {
+	secret := r.Secret("secret", getenv)
+	var keys [][]byte
+	for text := range strings.FieldsSeq(secret.Value) {
+		labels[text] = secret.Label
+		encoded, ok := strings.CutPrefix(text, secretPrefix)
+		if !ok {
+			keys = append(keys, []byte(text))
+			continue
+		}
+		labels[encoded] = secret.Label
+		key, err := base64.StdEncoding.DecodeString(encoded)
+		if err != nil || len(key) == 0 {
+			name := "secret_env"
+			if r.Has("secret_file") {
+				name = "secret_file"
+			}
+			r.Problemf(name, "what follows %s in the secret must be base64", secretPrefix)
+			continue
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+func readMethod(r *options.Reader, name, fallback string, others ...string) string {
+	method := r.String(name, fallback)
+	if allowed := append([]string{fallback}, others...); !slices.Contains(allowed, method) {
+		r.Problemf(name, "must be one of %s", strings.Join(allowed, ", "))
+	}
+	return method
+}
+
+// ours are headers that a request gets from this driver or from the protocol.
+var ours = []string{
+	"Connection", "Content-Length", "Content-Type", "Expect", "Host", "Idempotency-Key", "Keep-Alive", "Te", "Trailer",
+	"Transfer-Encoding", "Upgrade", headerID, headerSignature, headerTimestamp,
+}
+
+// credentials are headers whose values have no place in a config file.
+var credentials = []string{"Authorization", "Cookie", "Proxy-Authorization"}
+
+func readHeaders(r *options.Reader, getenv func(string) string, labels map[string]string) http.Header {
+	headers := http.Header{}
+	set := func(path, name, value string) {
+		switch canonical := http.CanonicalHeaderKey(name); {
+		case !isToken(name):
+			r.Problemf(path, "%q cannot be the name of a header", name)
+		case slices.Contains(ours, canonical):
+			r.Problemf(path, "the header %s is set by the driver", canonical)
+		case strings.ContainsFunc(value, isControl):
+			r.Problemf(path, "the value of the header %s holds a control character", canonical)
+		case headers.Get(name) != "":
+			r.Problemf(path, "the header %s is given twice", canonical)
+		default:
+			headers.Set(name, value)
+		}
+	}
+	plain := r.StringMap("headers")
+	for _, name := range slices.Sorted(maps.Keys(plain)) {
+		if slices.Contains(credentials, http.CanonicalHeaderKey(name)) {
+			r.Problemf("headers", "%s is a credential: name an environment variable for it in options.headers_env", name)
+			continue
+		}
+		set("headers", name, plain[name])
+	}
+	secret := r.SecretMap("headers_env", getenv)
+	for _, name := range slices.Sorted(maps.Keys(secret)) {
+		if secret[name].Value == "" {
+			continue // a problem already
+		}
+		set("headers_env", name, secret[name].Value)
+		labels[secret[name].Value] = secret[name].Label
+		// "Bearer x": an endpoint may repeat x alone.
+		if _, token, ok := strings.Cut(secret[name].Value, " "); ok {
+			labels[token] = secret[name].Label
+		}
+	}
+	return headers
+}
+
+func readRoots(r *options.Reader) *x509.CertPool {
+	path := r.String("ca_file", "")
+	if path == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		r.Problemf("ca_file", "cannot be read: %s", err)
+		return nil
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		r.Problemf("ca_file", "%s holds no certificate in PEM form", path)
+	}
+	return pool
+}
+
+func isToken(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
+	})
+}
+
+func isControl(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }
+
+// basicAuth is what a server sees of a URL's user and password.
+func basicAuth(user *url.Userinfo) string {
+	password, _ := user.Password()
+	return base64.StdEncoding.EncodeToString([]byte(user.Username() + ":" + password))
+}
