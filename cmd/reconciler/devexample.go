@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"github.com/pgreconciler/reconciler/examples"
+	"github.com/pgreconciler/reconciler/internal/config"
+)
+
+// devListen is any free port: another daemon may have the one of the configuration.
+const devListen = "127.0.0.1:0"
+
+// devExample is what dev shows: one of the examples, or a person's own directory.
+type devExample interface {
+	name() string
+	// load makes the schema and the rows.
+	load(ctx context.Context, databaseURL string) error
+	// configure returns the configuration, with file targets below dir, and a file there for other commands.
+	configure(databaseURL, dir string) (cfg *config.Config, file string, err error)
+}
+
+// findExample takes a name or a directory.
+func findExample(name string) (devExample, error) {
+	example, err := examples.Find(name)
+	if err == nil {
+		return builtIn{example}, nil
+	}
+	info, statErr := os.Stat(name)
+	if statErr != nil || !info.IsDir() {
+		return nil, fmt.Errorf("%w, or a directory", err)
+	}
+	if _, err := os.Stat(filepath.Join(name, config.DefaultFile)); err != nil {
+		return nil, fmt.Errorf("directory %s has no %s", name, config.DefaultFile)
+	}
+	return directory(name), nil
+}
+
+// builtIn is an example that this binary brings.
+type builtIn struct{ examples.Example }
+
+func (b builtIn) name() string { return b.Name }
+
+func (b builtIn) load(ctx context.Context, databaseURL string) error {
+	return withSQL(databaseURL, func(db *sql.DB) error {
+		if err := b.Up(ctx, db); err != nil {
+			return err
+		}
+		return b.Fill(ctx, db)
+	})
+}
+
+func (b builtIn) configure(databaseURL, dir string) (*config.Config, string, error) {
+	text, err := b.Config(databaseURL, dir)
+	if err != nil {
+		return nil, "", err
+	}
+	file := filepath.Join(dir, config.DefaultFile)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, "", fmt.Errorf("write the configuration: %w", err)
+	}
+	cfg, err := config.Load(config.LoadOptions{Path: file, Overrides: map[string]string{"listen": devListen}})
+	return cfg, file, err
+}
+
+// directory is a person's own example.
+type directory string
+
+func (d directory) name() string { return string(d) }
+
+func (d directory) load(ctx context.Context, databaseURL string) error {
+	return withSQL(databaseURL, func(db *sql.DB) error {
+		if err := d.migrate(ctx, db); err != nil {
+			return err
+		}
+		seed, err := os.ReadFile(filepath.Join(string(d), "seed.sql"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the rows of the example: %w", err)
+		}
+		if _, err := db.ExecContext(ctx, string(seed)); err != nil {
+			return fmt.Errorf("run %s: %w", filepath.Join(string(d), "seed.sql"), err)
+		}
+		return nil
+	})
+}
+
+func (d directory) migrate(ctx context.Context, db *sql.DB) error {
+	provider, err := goose.NewProvider(goose.DialectPostgres, db, os.DirFS(filepath.Join(string(d), "migrations")), goose.WithDisableGlobalRegistry(true))
+	if err != nil {
+		return fmt.Errorf("read the migrations in %s: %w", filepath.Join(string(d), "migrations"), err)
+	}
+	if _, err := provider.Up(ctx); err != nil {
+		return fmt.Errorf("run the migrations in %s: %w", filepath.Join(string(d), "migrations"), err)
+	}
+	return nil
+}
+
+func (d directory) configure(databaseURL, dir string) (*config.Config, string, error) {
+	cfg, err := config.Load(config.LoadOptions{
+		Path:      filepath.Join(string(d), config.DefaultFile),
+		Overrides: map[string]string{"listen": devListen, "pprof_listen": "off", "database_url": databaseURL, "direct_url": databaseURL},
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	for _, t := range cfg.Targets {
+		if t.Driver == "file" {
+			t.Options["dir"] = filepath.Join(dir, "targets", t.Name)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "targets"), 0o755); err != nil { //nolint:gosec // whoever reads the files may be another user
+		return nil, "", fmt.Errorf("make a directory for the targets: %w", err)
+	}
+	file, err := writeConfig(cfg, databaseURL, dir)
+	return cfg, file, err
+}
+
+// writeConfig writes as much of a configuration as other commands need.
+func writeConfig(cfg *config.Config, databaseURL, dir string) (string, error) {
+	targets := make([]map[string]any, len(cfg.Targets))
+	for i, t := range cfg.Targets {
+		targets[i] = map[string]any{"name": t.Name, "driver": t.Driver, "options": t.Options}
+	}
+	text, err := json.MarshalIndent(map[string]any{"database_url": databaseURL, "targets": targets}, "", "  ")
+	if err != nil {
+		return "", fmt.Errorf("write the configuration: %w", err)
+	}
+	file := filepath.Join(dir, config.DefaultFile)
+	if err := os.WriteFile(file, append(text, '\n'), 0o600); err != nil {
+		return "", fmt.Errorf("write the configuration: %w", err)
+	}
+	return file, nil
+}
+
+// withSQL lends a database/sql handle, which goose wants.
+func withSQL(databaseURL string, fn func(*sql.DB) error) (err error) {
+	cfg, err := pgx.ParseConfig(databaseURL)
+	if err != nil {
+		return fmt.Errorf("read the URL of the throwaway PostgreSQL: %w", err)
+	}
+	db := stdlib.OpenDB(*cfg)
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return fn(db)
+}

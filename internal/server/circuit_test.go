@@ -1,0 +1,237 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+var errRefused = errors.New("connection refused")
+
+// charged counts objects that were charged with a failed attempt.
+const charged = `SELECT count(*)::text FROM reconciler.objects WHERE attempts > 0 OR last_error IS NOT NULL`
+
+// checking is a place that can say whether it answers.
+type checking struct{ *place }
+
+func (c checking) Check(ctx context.Context) error {
+	return c.call(ctx, call{Action: "check"}).Err
+}
+
+// C29: a target that is down is one fact: the circuit opens, status says so in one line, no object is charged, next to
+// nothing is called. When it is back everything is applied, with no more calls at once than it may get.
+func TestTargetThatIsDown(t *testing.T) {
+	t.Parallel()
+	for name, drv := range map[string]func(*place) driver.Driver{
+		"WithoutCheck": func(p *place) driver.Driver { return p }, "WithCheck": func(p *place) driver.Driver { return checking{p} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(200)
+			eu := newPlace()
+			w.start(named("eu", drv(eu)))
+			eu.eventually(t, want)
+			w.wait()
+
+			var down atomic.Bool
+			var now, most, calls atomic.Int32
+			down.Store(true)
+			eu.set(func(_ context.Context, c call) driver.Outcome {
+				n := now.Add(1)
+				defer now.Add(-1)
+				for seen := most.Load(); n > seen && !most.CompareAndSwap(seen, n); seen = most.Load() {
+				}
+				if down.Load() {
+					calls.Add(1)
+					return driver.Unreachable(errRefused)
+				}
+				if c.Action == "check" {
+					return driver.Done()
+				}
+				<-time.After(time.Millisecond)
+				return driver.Done()
+			})
+			w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+			w.eventually("status says so", func() bool { return w.text(`SELECT state FROM reconciler.status`) == "down" })
+			require.Regexp(t, `^does not answer since .*: connection refused$`, w.text(`SELECT circuit FROM reconciler.status`))
+			require.EqualValues(t, 1, w.series("circuit_open", "eu"))
+			w.eventually("it is probed", func() bool { return calls.Load() >= 5 })
+			require.LessOrEqual(t, calls.Load(), int32(4+3+4), "calls that were under way, those that opened the circuit, and probes")
+			require.Equal(t, "0", w.text(charged))
+			require.Len(t, w.logged("target_down"), 1)
+
+			down.Store(false)
+			for id := range want {
+				want[id] = `"v2"`
+			}
+			eu.eventually(t, want)
+			w.converged()
+			require.LessOrEqual(t, most.Load(), int32(4))
+			require.Equal(t, "0", w.text(charged))
+			require.Equal(t, "ok", w.text(`SELECT state FROM reconciler.status`))
+			require.Zero(t, w.series("circuit_open", "eu"))
+			require.Len(t, w.logged("target_back"), 1)
+		})
+	}
+}
+
+// I1: a target that swallows every call is down too. When it answers again it is found, though nothing is in the queue
+// but what the ledger says is due; and objects that need no call do not use up the probes.
+func TestTargetThatSwallowedCallsIsFoundAgain(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(300)
+	eu := newPlace()
+	w.start(named("eu", eu, func(c *config.Target) {
+		c.Timeout, c.Backoff = 100*time.Millisecond, config.Backoff{Min: 20 * time.Millisecond, Max: 50 * time.Millisecond}
+	}))
+	eu.eventually(t, want)
+	w.wait()
+	eu.set(func(ctx context.Context, _ call) driver.Outcome {
+		<-ctx.Done()
+		return driver.Backoff(ctx.Err())
+	})
+	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 1`)
+	w.eventually("status says so", func() bool { return w.text(`SELECT state FROM reconciler.status`) == "down" })
+	require.Regexp(t, `every call times out: timed out after 100ms$`, w.text(`SELECT circuit FROM reconciler.status`))
+	// Events of objects that are as they should be.
+	w.db.Exec(t, `INSERT INTO reconciler.outbox (resource_id, target, key) SELECT r.id, 'eu', i::text FROM reconciler.resources r, generate_series(2, 300) AS i`)
+	eu.set(nil)
+	want["app/1"] = `"v2"`
+	eu.eventually(t, want)
+	w.converged()
+	require.Equal(t, "ok", w.text(`SELECT state FROM reconciler.status`))
+}
+
+// One object that always times out among others that do not is no target that is down.
+func TestOneObjectThatTimesOutOpensNoCircuit(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(50)
+	eu := newPlace()
+	eu.set(func(ctx context.Context, c call) driver.Outcome {
+		if c.Key == "1" {
+			<-ctx.Done()
+			return driver.Backoff(ctx.Err())
+		}
+		return driver.Done()
+	})
+	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = 100 * time.Millisecond }))
+	delete(want, "app/1")
+	eu.eventually(t, want)
+	for i := range 15 {
+		w.db.Exec(t, `UPDATE apps SET image = $1 WHERE id > 1`, fmt.Sprintf("turn %d", i))
+		for id := range want {
+			want[id] = fmt.Sprintf("%q", fmt.Sprintf("turn %d", i))
+		}
+		eu.eventually(t, want)
+	}
+	w.eventually("it has timed out several times", func() bool {
+		return w.text(`SELECT (attempts >= 5)::text FROM reconciler.objects WHERE key = '1'`) == "true"
+	})
+	require.Empty(t, w.logged("target_down"))
+}
+
+// A circuit that a former owner left open is not shown when the target answers.
+func TestOpenCircuitDoesNotOutliveItsOwner(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(3)
+	eu := newPlace()
+	eu.set(func(context.Context, call) driver.Outcome { return driver.Unreachable(errRefused) })
+	p := w.start(named("eu", eu))
+	w.eventually("status says so", func() bool { return w.text(`SELECT state FROM reconciler.status`) == "down" })
+	p.stop(t)
+	eu.set(nil)
+	w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.converged()
+	require.Equal(t, "ok", w.text(`SELECT state FROM reconciler.status`))
+	require.Empty(t, w.logged("call_failed"))
+}
+
+// C34 with a target that is down: a stop does not wait for it.
+func TestStopDoesNotWaitForATargetThatIsDown(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(100)
+	eu := newPlace()
+	eu.set(func(context.Context, call) driver.Outcome { return driver.Unreachable(errRefused) })
+	p := w.start(named("eu", eu))
+	w.eventually("status says so", func() bool { return w.text(`SELECT state FROM reconciler.status`) == "down" })
+	p.stop(t)
+	require.Equal(t, "true", w.text(`SELECT (clean AND owner IS NULL)::text FROM reconciler.targets`))
+	require.Equal(t, "0", w.text(charged))
+}
+
+// C34: a stop lets calls in flight end and records them; what has not begun is left to the next owner, and nothing is
+// counted as failed.
+func TestStopDrains(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(100)
+	eu := newPlace()
+	p := w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.wait()
+	g := eu.shut(t, nil)
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	inFlight := map[string]bool{}
+	for range 4 {
+		inFlight[g.next(t).id()] = true
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		p.stop(t)
+	}()
+	w.eventually("it drains", func() bool { return len(w.logged("msg=draining")) == 1 })
+	g.lift()
+	<-stopped
+	want = maps.Clone(want)
+	for id := range inFlight {
+		want[id] = `"v2"`
+	}
+	require.Equal(t, want, eu.have())
+	require.Equal(t, "0", w.text(charged))
+	require.Equal(t, "true", w.text(`SELECT (clean AND owner IS NULL)::text FROM reconciler.targets`))
+	require.Equal(t, fmt.Sprint(len(inFlight)), w.text(`SELECT count(*)::text FROM reconciler.ledger WHERE applied_hash = substr(sha256('"v2"'), 1, 16)`), "what was called is recorded")
+
+	_, before, _ := eu.snapshot()
+	w.start(named("eu", eu))
+	for id := range want {
+		want[id] = `"v2"`
+	}
+	eu.eventually(t, want)
+	w.converged()
+	_, after, _ := eu.snapshot()
+	require.Len(t, after, len(before)+96, "what was recorded is not called again")
+}
+
+// A stop that takes too long cuts its calls; they count for nothing.
+func TestStopThatTakesTooLongCutsItsCalls(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(3)
+	eu := newPlace()
+	cut := eu.shut(t, nil)
+	p := w.startWith(func(c *config.Config) { c.ShutdownTimeout = 100 * time.Millisecond }, named("eu", eu, func(c *config.Target) { c.Timeout = time.Minute }))
+	cut.next(t)
+	p.cancel()
+	require.ErrorContains(t, <-p.done, "draining took longer than shutdown_timeout")
+	require.Equal(t, "0", w.text(charged))
+	eu.set(nil)
+	w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.converged()
+}

@@ -1,0 +1,167 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	// healthyBeat is how old the last answered heartbeat may be: loops tick and the database answers.
+	healthyBeat = 60 * time.Second
+	readyBeat   = 10 * time.Second
+)
+
+// web serves probes and metrics, and the profiler on an address of its own.
+type web struct {
+	log       *slog.Logger
+	servers   []*http.Server
+	listeners []net.Listener
+}
+
+// listenHTTP binds the addresses now, so that a port in use is an error before anything starts.
+func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
+	w := &web{log: s.log}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", s.healthz)
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.opts.Registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}))
+	if err := w.listen(ctx, "listen", s.opts.Config.Listen, mux); err != nil {
+		return nil, err
+	}
+	if s.opts.Listening != nil && len(w.listeners) > 0 {
+		s.opts.Listening(w.listeners[0].Addr().String())
+	}
+	prof := http.NewServeMux()
+	prof.HandleFunc("/debug/pprof/", pprof.Index)
+	prof.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	prof.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	prof.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	prof.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	if err := w.listen(ctx, "pprof_listen", s.opts.Config.PprofListen, prof); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *web) listen(ctx context.Context, key, addr string, handler http.Handler) error {
+	if addr == "" {
+		return nil
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return &ListenError{Key: key, Addr: addr, err: err}
+	}
+	// With port 0 nobody would know otherwise.
+	w.log.Info("listening", "key", key, "address", l.Addr().String())
+	w.listeners = append(w.listeners, l)
+	w.servers = append(w.servers, &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16})
+	return nil
+}
+
+// ListenError says that an address of the config cannot be listened on.
+type ListenError struct {
+	Key  string // of the config
+	Addr string
+	err  error
+}
+
+func (e *ListenError) Error() string {
+	cause := e.err
+	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {
+		cause = next
+	}
+	return fmt.Sprintf("%s: cannot listen on %s: %v (is another process running there? \"off\" disables it)", e.Key, e.Addr, cause)
+}
+
+// Unwrap returns the cause.
+func (e *ListenError) Unwrap() error { return e.err }
+
+func (w *web) close() {
+	for _, l := range w.listeners {
+		_ = l.Close() // was never served
+	}
+}
+
+// serve answers until ctx ends: longer than all other loops, so that probes stay truthful while they drain.
+func (w *web) serve(ctx context.Context) error {
+	failed := make(chan error, len(w.servers))
+	for i, server := range w.servers {
+		go func() { failed <- server.Serve(w.listeners[i]) }()
+	}
+	var err error
+	served := 0
+	if len(w.servers) > 0 {
+		select {
+		case <-ctx.Done():
+		case err = <-failed:
+			served++
+		}
+	} else {
+		<-ctx.Done()
+	}
+	stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	for _, server := range w.servers {
+		if shutErr := server.Shutdown(stopCtx); shutErr != nil {
+			_ = server.Close()
+		}
+	}
+	for ; served < len(w.servers); served++ {
+		if late := <-failed; err == nil {
+			err = late
+		}
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func answer(w http.ResponseWriter, problems []string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if len(problems) > 0 {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = fmt.Fprintln(w, strings.Join(problems, "\n"))
+		return
+	}
+	_, _ = fmt.Fprintln(w, "ok")
+}
+
+// healthz fails when the process should be restarted: its loops do not tick.
+func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
+	var problems []string
+	select {
+	case <-s.leases.Started():
+		if status := s.leases.Status(); status.SinceBeat > healthyBeat && status.Failing == 0 {
+			problems = append(problems, fmt.Sprintf("the last heartbeat was %s ago", status.SinceBeat.Round(time.Second)))
+		}
+	default:
+	}
+	answer(w, problems)
+}
+
+// readyz fails while the database is out of reach or the first sync of an owned target is not complete.
+func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
+	var problems []string
+	status := s.leases.Status()
+	switch {
+	case status.Failing > 0 || status.SinceBeat > readyBeat:
+		problems = append(problems, "the database does not answer")
+	case status.SinceBeat == 0:
+		problems = append(problems, "starting")
+	}
+	for _, name := range s.unsynced() {
+		problems = append(problems, fmt.Sprintf("target %s: the first sync is not complete", name))
+	}
+	answer(w, problems)
+}

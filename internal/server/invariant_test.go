@@ -1,0 +1,95 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/stretchr/testify/require"
+)
+
+// invariants must hold at the end of every test, when all servers have stopped, whatever the test did.
+func (w *world) invariants() {
+	w.t.Helper()
+	if w.t.Failed() {
+		return // one failure is enough to read
+	}
+	for name, p := range w.places {
+		p.mu.Lock()
+		overlap, calls := slices.Clone(p.overlap), slices.Clone(p.calls)
+		p.mu.Unlock()
+		require.Empty(w.t, overlap, "I3: %s was called twice at once for these", name)
+		requireInOrder(w, name, calls)
+	}
+	rows := func(sql string) string {
+		w.t.Helper()
+		var text string
+		require.NoError(w.t, w.db.Pool.QueryRow(context.Background(), `SELECT coalesce(string_agg(x::text, E'\n'), '') FROM (`+sql+`) AS x`).Scan(&text))
+		return text
+	}
+	// A backend needs a moment to notice that its client is gone.
+	w.settled("0", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
+	require.Empty(w.t, rows(`SELECT pid, mode FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`), "locks that were left behind")
+	require.Empty(w.t, rows(`SELECT t.name, l.key FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id WHERE l.held_by = 'batch' AND t.owner IS NULL AND t.clean`), "deletes that were parked and never decided on")
+	require.Empty(w.t, rows(`SELECT l.* FROM reconciler.ledger l WHERE NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = l.resource_id)`), "ledger rows of no resource")
+	require.Empty(w.t, rows(`SELECT t.name FROM reconciler.targets t, (SELECT max(revision) AS newest FROM reconciler.ticks) AS k WHERE t.cursor_revision > k.newest OR t.batch_revision > k.newest`), "cursors beyond the newest revision")
+}
+
+// requireInOrder: under one term a later call for an object never carries an older revision. I3.
+func requireInOrder(w *world, target string, calls []call) {
+	w.t.Helper()
+	last := map[string]call{}
+	for _, c := range calls {
+		before, ok := last[c.id()]
+		if ok && before.Term == c.Term {
+			require.GreaterOrEqual(w.t, c.Revision, before.Revision, "I3: %s of %s after %s in %s", c.Action, c.id(), before.Action, target)
+		}
+		last[c.id()] = c
+	}
+}
+
+// converged waits until everything is applied, and compares rows, ledger and targets with each other.
+func (w *world) converged() {
+	w.t.Helper()
+	w.wait()
+	for name, p := range w.places {
+		want := w.wanted(name)
+		have, _, _ := p.snapshot()
+		require.Equal(w.t, want, have, "rows and target %s", name)
+		require.Equal(w.t, fmt.Sprintf("%d applied of %d", len(want), len(want)), w.text(`
+			SELECT count(*) FILTER (WHERE o.state = 'applied' AND o.wanted) || ' applied of ' || count(*) FROM reconciler.objects o WHERE o.target = $1`, name), "ledger of %s", name)
+	}
+	require.Empty(w.t, w.text(`SELECT string_agg(r.name || '/' || l.key, ' ') FROM reconciler.ledger l JOIN reconciler.resources r ON r.id = l.resource_id
+		WHERE l.attempts > 0 OR l.last_error IS NOT NULL OR l.failed_hash IS NOT NULL OR l.held_by IS NOT NULL OR l.approved`), "success resets everything")
+}
+
+// wanted returns what the rows ask of a target.
+func (w *world) wanted(target string) map[string]string {
+	w.t.Helper()
+	want := map[string]string{}
+	for _, resource := range w.column(`SELECT name FROM reconciler.resources WHERE removed_at IS NULL`) {
+		rows, err := w.db.Pool.Query(context.Background(), fmt.Sprintf(`SELECT key, spec::text FROM reconciler.%q WHERE running AND (target = $1 OR target IS NULL)`, "desired_"+resource), target)
+		require.NoError(w.t, err)
+		for rows.Next() {
+			var key, spec string
+			require.NoError(w.t, rows.Scan(&key, &spec))
+			want[resource+"/"+key] = spec
+		}
+		require.NoError(w.t, rows.Err())
+	}
+	return want
+}
+
+func (w *world) column(sql string, args ...any) (values []string) {
+	w.t.Helper()
+	rows, err := w.db.Pool.Query(context.Background(), sql, args...)
+	require.NoError(w.t, err)
+	defer rows.Close()
+	for rows.Next() {
+		var value string
+		require.NoError(w.t, rows.Scan(&value))
+		values = append(values, value)
+	}
+	require.NoError(w.t, rows.Err())
+	return values
+}

@@ -1,0 +1,184 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// object says what the ledger knows of an object, in one line; times in whole seconds from now.
+const object = `SELECT concat_ws(' ', state, CASE WHEN NOT wanted THEN 'unwanted' END, CASE WHEN NOT present THEN 'absent' END, 'attempts=' || attempts,
+	'next=' || round(extract(epoch FROM next_attempt_at - clock_timestamp())), 'error=' || split_part(last_error, E'\n', 1),
+	CASE WHEN applied_at IS NOT NULL THEN 'applied' END) FROM reconciler.objects WHERE target = 'eu' AND key = $1`
+
+// C26: every outcome of a call is in the ledger, with its attempts, its next attempt and its reason.
+func TestEveryOutcomeIsInTheLedger(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("refused")
+	for name, c := range map[string]struct {
+		answer  func(ctx context.Context) driver.Outcome
+		timeout time.Duration
+		want    string
+	}{
+		"Error":      {func(context.Context) driver.Outcome { return driver.Backoff(refused) }, time.Second, "failing attempts=1 next=HOUR error=refused"},
+		"RetryAfter": {func(context.Context) driver.Outcome { return driver.RetryAfter(2*time.Hour, refused) }, time.Second, "failing attempts=1 next=7200 error=refused"},
+		"Terminal":   {func(context.Context) driver.Outcome { return driver.Terminal(refused) }, time.Second, "blocked attempts=1 error=refused"},
+		"NoReason":   {func(context.Context) driver.Outcome { return driver.Terminal(nil) }, time.Second, "blocked attempts=1 error=the driver gave no reason"},
+		"Panic":      {func(context.Context) driver.Outcome { panic("boom") }, time.Second, "failing attempts=1 next=HOUR error=the driver panicked: boom"},
+		"Timeout": {func(ctx context.Context) driver.Outcome {
+			<-ctx.Done()
+			return driver.Backoff(ctx.Err())
+		}, 100 * time.Millisecond, "failing attempts=1 next=HOUR error=timed out after 100ms"},
+		"DoneAfterItsTime": {func(ctx context.Context) driver.Outcome {
+			<-ctx.Done()
+			return driver.Done()
+		}, 100 * time.Millisecond, "applied attempts=0 applied"},
+		"Done": {func(context.Context) driver.Outcome { return driver.Done() }, time.Second, "applied attempts=0 applied"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.fleet(1)
+			eu := newPlace()
+			eu.set(func(ctx context.Context, _ call) driver.Outcome { return c.answer(ctx) })
+			w.start(named("eu", eu, func(target *config.Target) {
+				target.Timeout, target.Backoff = c.timeout, config.Backoff{Min: time.Hour, Max: time.Hour}
+			}))
+			match := func(line string) bool {
+				line = strings.Replace(line, "next=7199", "next=7200", 1)
+				var seconds int
+				if _, after, ok := strings.Cut(line, "next="); ok {
+					_, err := fmt.Sscanf(after, "%d", &seconds)
+					require.NoError(t, err)
+				}
+				if seconds > 2800 && seconds <= 4320 { // an hour, a fifth more or less
+					line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=HOUR", 1)
+				}
+				return line == c.want
+			}
+			w.eventually(c.want, func() bool { return match(w.text(object, "1")) })
+			if name == "Panic" {
+				require.Contains(t, w.text(`SELECT last_error FROM reconciler.objects`), "goroutine ", "the stack is there")
+				require.Contains(t, w.text(`SELECT last_error FROM reconciler.objects`), "outcome_test.go")
+			}
+
+			// Success resets everything; retry() does not wait for the next attempt.
+			eu.set(nil)
+			w.db.Exec(t, `SELECT reconciler.retry('eu')`)
+			eu.eventually(t, map[string]string{"app/1": `"v1"`})
+			w.converged()
+			require.Equal(t, "applied attempts=0 applied", w.text(object, "1"))
+		})
+	}
+}
+
+// C26, C27: an object that fails is tried again when it is due, and no sooner, however long its calls take; what it asks
+// for anew is tried at once.
+func TestFailingObjectIsTriedWhenItIsDue(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	eu := newPlace()
+	var calls, early atomic.Int32
+	var due atomic.Int64
+	eu.set(func(ctx context.Context, _ call) driver.Outcome {
+		if time.Now().UnixNano() < due.Load() {
+			early.Add(1)
+		}
+		select { // longer than a look for due objects takes
+		case <-time.After(400 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		calls.Add(1)
+		due.Store(time.Now().Add(240 * time.Millisecond).UnixNano()) // the shortest jitter of the pause
+		return driver.Backoff(errors.New("refused"))
+	})
+	w.start(named("eu", eu, func(c *config.Target) {
+		c.Backoff = config.Backoff{Min: 300 * time.Millisecond, Max: 300 * time.Millisecond}
+	}))
+	w.eventually("it is tried again and again", func() bool { return calls.Load() >= 4 })
+	require.Zero(t, early.Load())
+	require.Equal(t, "failing", w.text(`SELECT state::text FROM reconciler.objects`))
+	eu.set(nil)
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	eu.eventually(t, map[string]string{"app/1": `"v2"`})
+	w.converged()
+}
+
+// C28, I4: one object that fails for ever keeps nobody else.
+func TestOneObjectThatFailsHurtsItselfOnly(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(1000)
+	eu := newPlace()
+	eu.set(func(_ context.Context, c call) driver.Outcome {
+		if c.Key == "500" {
+			return driver.Backoff(errors.New("poisoned"))
+		}
+		return driver.Done()
+	})
+	w.start(named("eu", eu))
+	delete(want, "app/500")
+	eu.eventually(t, want)
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	for id := range want {
+		want[id] = `"v2"`
+	}
+	eu.eventually(t, want)
+	w.seen("eu")
+	w.eventually("the ledger says so", func() bool {
+		return w.text(`SELECT string_agg(DISTINCT state || ' ' || coalesce(last_error, ''), ', ') FROM reconciler.objects`) == "applied , failing poisoned"
+	})
+	require.Equal(t, "999", w.text(`SELECT count(*)::text FROM reconciler.objects WHERE state = 'applied'`))
+	require.Empty(t, w.text(`SELECT circuit FROM reconciler.status`), "the target answers")
+}
+
+// C31, I7: deleting what is absent is success; a delete that fails keeps its ledger row until it is done; a row that comes
+// back meanwhile is applied.
+func TestDeletes(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(4)
+	eu := newPlace()
+	w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.wait()
+
+	eu.put("app/1", "")
+	w.db.Exec(t, `DELETE FROM apps WHERE id = 1`)
+	delete(want, "app/1")
+	w.converged()
+
+	eu.set(func(_ context.Context, c call) driver.Outcome {
+		if c.Action == "delete" {
+			return driver.Backoff(errors.New("locked"))
+		}
+		return driver.Done()
+	})
+	w.db.Exec(t, `DELETE FROM apps WHERE id IN (2, 3)`)
+	failing := `SELECT string_agg(concat_ws(' ', key, state, wanted::text, present::text, last_error), ', ' ORDER BY key) FROM reconciler.objects WHERE state <> 'applied'`
+	w.eventually("both deletes fail", func() bool { return w.text(failing) == "2 failing false true locked, 3 failing false true locked" })
+	require.Equal(t, want, eu.have(), "the target has both still")
+	w.db.Exec(t, `INSERT INTO apps VALUES (3, 'eu', 'back')`)
+	want["app/3"] = `"back"`
+	eu.eventually(t, want)
+	w.eventually("one delete fails", func() bool { return w.text(failing) == "2 failing false true locked" })
+	eu.set(nil)
+	delete(want, "app/2")
+	eu.eventually(t, want)
+	w.converged()
+}
+
+func (p *place) have() map[string]string {
+	objects, _, _ := p.snapshot()
+	return objects
+}

@@ -1,0 +1,293 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pgreconciler/reconciler/internal/apply"
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/migrate"
+	"github.com/pgreconciler/reconciler/internal/outbox"
+)
+
+const (
+	// workConns, directConns and leaseConns bound the connections of a process, whatever the number of targets.
+	workConns   = 8
+	directConns = 2
+	leaseConns  = 2
+	// catalogEvery is how often definitions are read again when nobody says that they changed.
+	catalogEvery = 30 * time.Second
+	// steerEvery is how often an owner looks for what a person has changed when nobody says so.
+	steerEvery = 15 * time.Second
+)
+
+// Event is one driver call, for whoever watches.
+type Event = apply.Observation
+
+// Options are what a Server is made from. Config and Drivers (by target name) are required; the rest has defaults.
+type Options struct {
+	Config   *config.Config
+	Drivers  map[string]driver.Driver
+	Version  string               // of the binary; shown in psql
+	Logger   *slog.Logger         // default: none
+	Registry *prometheus.Registry // default: a new one
+	// Events is told of every driver call; it must not block. Nil: nobody is.
+	Events func(Event)
+	// Listening is told the address of the HTTP server. Nil: nobody is.
+	Listening func(addr string)
+}
+
+// Server runs every loop of one process.
+type Server struct {
+	opts     Options
+	instance string
+	name     string
+	log      *slog.Logger
+	metrics  *metrics.Metrics
+
+	direct   *pgxpool.Pool // definitions, the leader's other work
+	beats    *pgxpool.Pool // leases, so that nothing else can keep a heartbeat waiting
+	work     *pgxpool.Pool // rows, ledger, outbox
+	feed     *outbox.Feed
+	catalog  *desired.Catalog
+	listener *outbox.Listener
+	ticker   *outbox.Ticker
+	steward  *outbox.Steward
+	leases   *lease.Manager
+
+	mu     sync.Mutex // guards synced
+	synced map[string]bool
+}
+
+// New prepares a server. Nothing is opened before Run.
+func New(opts Options) *Server {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.Registry == nil {
+		opts.Registry = prometheus.NewRegistry()
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return &Server{
+		opts: opts, instance: uuid.NewString(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), log: opts.Logger,
+		metrics: metrics.New(opts.Registry), catalog: &desired.Catalog{}, synced: map[string]bool{},
+	}
+}
+
+// Run starts everything, and returns nil when ctx has ended and all work in flight was finished and recorded. At most
+// the config's shutdown_timeout after ctx has ended it cancels what is still going on. An unreachable database or a
+// schema that does not fit are errors at the start; later ones are waited out. The drivers are closed when it returns.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.closeDrivers(ctx)
+	if err := s.open(ctx); err != nil {
+		return err
+	}
+	defer s.closePools()
+	web, err := s.listenHTTP(ctx)
+	if err != nil {
+		return err
+	}
+	s.assemble()
+
+	// Loops outlive ctx by the time that draining takes.
+	loops, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	group, running := errgroup.WithContext(loops)
+	group.Go(func() error { return web.serve(running) })
+	group.Go(func() error { return s.listener.Run(running) })
+	group.Go(func() error { return s.ticker.Follow(running) })
+	group.Go(func() error { return s.followCatalog(running) })
+	if err := s.leases.Start(loops); err != nil {
+		stop()
+		return errors.Join(database.Explain(err), group.Wait())
+	}
+	s.log.Info("started", "instance", s.instance, "name", s.name, "version", s.opts.Version, "targets", len(s.opts.Config.Targets))
+	select {
+	case <-ctx.Done():
+		s.log.Info("draining")
+	case <-running.Done():
+	}
+	grace, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.opts.Config.ShutdownTimeout, errShutdownTimeout)
+	defer cancel()
+	stopErr := s.leases.Stop(grace)
+	stop()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if stopErr != nil {
+		return fmt.Errorf("stop: %w", stopErr)
+	}
+	s.log.Info("stopped")
+	return nil
+}
+
+var errShutdownTimeout = errors.New("draining took longer than shutdown_timeout")
+
+// open connects; when it fails nothing stays open.
+func (s *Server) open(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			s.closePools()
+		}
+	}()
+	cfg := s.opts.Config
+	s.direct, err = database.NewPool(ctx, cfg.DirectURL.Reveal(), database.Options{Name: "reconciler " + s.name, MaxConns: directConns})
+	if err != nil {
+		return err
+	}
+	if err = s.checkSchema(ctx); err != nil {
+		return err
+	}
+	if database.Pooled(s.direct.Config().ConnConfig) {
+		s.log.Warn("direct_url_pooled", "effect", "LISTEN may not work, sessions have no timeouts of ours", "remedy", "let direct_url lead to the server itself")
+	}
+	s.beats, err = database.NewPool(ctx, cfg.DirectURL.Reveal(), database.Options{Name: "reconciler " + s.name + " lease", MaxConns: leaseConns})
+	if err != nil {
+		return err
+	}
+	pooled := cfg.DatabaseURL.Reveal() != cfg.DirectURL.Reveal()
+	s.work, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
+		Name: "reconciler " + s.name + " work", MaxConns: workConns, Simple: pooled,
+		// Results can be recomputed: ledger and cursor are lost together, and the target is looked at again.
+		Settings: map[string]string{"synchronous_commit": "off"},
+	})
+	return err
+}
+
+func (s *Server) closePools() {
+	for _, pool := range []*pgxpool.Pool{s.direct, s.beats, s.work} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
+}
+
+func (s *Server) checkSchema(ctx context.Context) error {
+	conn, err := s.direct.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("check the schema: %w", err)
+	}
+	defer conn.Release()
+	if err := migrate.Check(ctx, conn.Conn()); err != nil {
+		return &SchemaError{err: err}
+	}
+	if _, err := s.catalog.Reload(ctx, conn); err != nil {
+		return database.Explain(err)
+	}
+	return nil
+}
+
+// SchemaError says that the schema in the database is missing, or older or newer than this binary needs.
+type SchemaError struct{ err error }
+
+func (e *SchemaError) Error() string { return e.err.Error() }
+
+// Unwrap returns the cause, an error of package migrate.
+func (e *SchemaError) Unwrap() error { return e.err }
+
+// assemble makes the parts that share the connections.
+func (s *Server) assemble() {
+	cfg := s.opts.Config
+	s.feed = outbox.NewFeed(s.work, s.metrics)
+	s.listener = &outbox.Listener{
+		URL: cfg.DirectURL.Reveal(), Name: "reconciler " + s.name, Off: cfg.Notify == config.NotifyOff, Logger: s.log, Metrics: s.metrics,
+	}
+	s.ticker = &outbox.Ticker{
+		URL: cfg.DirectURL.Reveal(), Name: "reconciler " + s.name, Instance: s.instance, Feed: s.feed, Listener: s.listener,
+		Poll: cfg.PollInterval, Peers: s.hasPeers, Logger: s.log, Metrics: s.metrics,
+	}
+	s.steward = &outbox.Steward{
+		Pool: s.direct, Instance: s.instance, Feed: s.feed, Catalog: s.catalog,
+		MaxAge: cfg.Retention.MaxAge, MaxRows: cfg.Retention.MaxRows, Wake: s.listener.Wake, Logger: s.log, Metrics: s.metrics,
+	}
+	targets := make([]lease.Target, len(cfg.Targets))
+	for i, t := range cfg.Targets {
+		s.metrics.Target(t.Name)
+		targets[i] = leaseTarget(t)
+	}
+	s.leases = lease.New(lease.Config{
+		Pool: s.beats, Instance: s.instance, Name: s.name, Version: s.opts.Version, Targets: targets, Logger: s.log,
+		RunTarget: s.runTarget, RunLeader: s.runLeader, Control: s.listener.Subscribe(outbox.ChannelControl),
+	})
+}
+
+func leaseTarget(t config.Target) lease.Target {
+	limits := t.Guard.Limits()
+	out := lease.Target{Name: t.Name, Driver: t.Driver, Fingerprint: t.OptionsFingerprint(), CallTimeout: t.Timeout}
+	if limits.MaxDeletes >= 0 {
+		n := int64(limits.MaxDeletes)
+		out.MaxDeletes = &n
+	}
+	out.MaxFraction = &limits.MaxFraction
+	return out
+}
+
+// runLeader is lease.Config.RunLeader: the tick, and the leader's other work.
+func (s *Server) runLeader(ctx context.Context, term int64) error {
+	group, ctx := errgroup.WithContext(ctx)
+	ready := make(chan struct{})
+	group.Go(func() error { return s.ticker.Run(ctx, term, ready) })
+	group.Go(func() error {
+		select {
+		case <-ready: // the steward's first cursor is the leader's first tick
+		case <-ctx.Done():
+			return nil
+		}
+		return s.steward.Run(ctx, term)
+	})
+	return group.Wait()
+}
+
+// followCatalog keeps the definitions up to date.
+func (s *Server) followCatalog(ctx context.Context) error {
+	control := s.listener.Subscribe(outbox.ChannelControl)
+	defer s.listener.Unsubscribe(outbox.ChannelControl, control)
+	timer := time.NewTimer(catalogEvery)
+	defer timer.Stop()
+	failing := false // and it was said
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-control:
+		case <-timer.C:
+		}
+		_, err := s.catalog.Reload(ctx, s.direct)
+		if err != nil && ctx.Err() == nil && !failing {
+			s.log.Warn("definitions_unreadable", "error", err)
+		}
+		failing = err != nil
+		timer.Reset(catalogEvery)
+	}
+}
+
+func (s *Server) hasPeers() bool { return s.leases.Status().Peers > 0 }
+
+// closeDrivers closes what the caller opened, after the last call has returned.
+func (s *Server) closeDrivers(ctx context.Context) {
+	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	for name, d := range s.opts.Drivers {
+		if err := d.Close(closeCtx); err != nil {
+			s.log.Warn("driver_not_closed", "target", name, "error", err)
+		}
+	}
+}

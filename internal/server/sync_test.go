@@ -1,0 +1,395 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// fleet makes a tracked table with n running rows in target eu.
+func (w *world) fleet(n int) map[string]string {
+	w.t.Helper()
+	w.db.Exec(w.t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL, running boolean NOT NULL DEFAULT true)`)
+	w.db.Exec(w.t, fmt.Sprintf(`INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, %d) AS i`, n))
+	w.db.Exec(w.t, `SELECT reconciler.track('app', 'apps', '{id}', 'region', running => 'running', spec => 'to_jsonb(image)')`)
+	want := map[string]string{}
+	for i := 1; i <= n; i++ {
+		want[fmt.Sprintf("app/%d", i)] = `"v1"`
+	}
+	return want
+}
+
+// silently runs SQL with capture switched off, as a restore or a replica does.
+func (w *world) silently(sql string) {
+	w.t.Helper()
+	conn := w.db.Conn(w.t)
+	for _, one := range []string{"SET session_replication_role = replica", sql} {
+		_, err := conn.Exec(context.Background(), one)
+		require.NoError(w.t, err)
+	}
+}
+
+func (w *world) text(sql string, args ...any) string {
+	w.t.Helper()
+	var text *string
+	err := w.db.Pool.QueryRow(context.Background(), sql, args...).Scan(&text)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		require.NoError(w.t, err)
+	}
+	return deref(text)
+}
+
+// settled waits until a query gives a text.
+func (w *world) settled(want, sql string, args ...any) {
+	w.t.Helper()
+	timeout := time.After(deadline)
+	ticker := time.NewTicker(20 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		have := w.text(sql, args...)
+		if have == want {
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-timeout:
+			require.Equal(w.t, want, have, sql)
+		}
+	}
+}
+
+const lastSync = `SELECT state || ' ' || reason || ' rows=' || rows || ' upserts=' || upserts || ' tombstones=' || tombstones || ' drifted=' || drifted || ' held=' || held
+FROM reconciler.sync_runs ORDER BY id DESC LIMIT 1`
+
+// resync asks for a full sync and waits for its end.
+func (w *world) resync(want string) {
+	w.t.Helper()
+	w.db.Exec(w.t, `SELECT reconciler.resync('eu')`)
+	w.settled(want, lastSync)
+}
+
+// C40, I1: what capture could not see is found by the sync.
+func TestSyncFindsWhatTriggersMissed(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(20)
+	eu := newPlace()
+	w.start(named("eu", listing{eu}))
+	eu.eventually(t, want)
+	w.wait()
+
+	w.silently(`DELETE FROM apps WHERE id = 1; INSERT INTO apps VALUES (21, 'eu', 'v1'); UPDATE apps SET image = 'v2' WHERE id = 2`)
+	delete(want, "app/1")
+	want["app/21"], want["app/2"] = `"v1"`, `"v2"`
+	w.resync("complete resync rows=20 upserts=2 tombstones=1 drifted=0 held=0")
+	eu.eventually(t, want)
+	w.wait()
+}
+
+// C41: only running rows; a target without rows gets a complete sync too. C8: rows that never ran cause no call.
+func TestSyncAppliesRunningRowsOnly(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(3)
+	w.db.Exec(t, `UPDATE apps SET running = false WHERE id > 1`)
+	eu, us := newPlace(), newPlace()
+	w.start(named("eu", eu), named("us", us))
+	eu.eventually(t, map[string]string{"app/1": `"v1"`})
+	w.wait()
+	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 3`)
+	w.wait()
+	_, calls, _ := eu.snapshot()
+	require.Len(t, calls, 1)
+	require.Equal(t, "complete first rows=0", w.text(`SELECT r.state || ' ' || reason || ' rows=' || rows FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id WHERE t.name = 'us'`))
+}
+
+// C50: an in-sync run calls no driver and writes nothing to the ledger.
+func TestSyncOfWhatIsInSyncTouchesNothing(t *testing.T) {
+	t.Parallel()
+	for name, drv := range map[string]func(*place) driver.Driver{
+		"WithListing": func(p *place) driver.Driver { return listing{p} }, "Without": func(p *place) driver.Driver { return p },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(50)
+			eu := newPlace()
+			w.start(named("eu", drv(eu)))
+			eu.eventually(t, want)
+			w.wait()
+			_, before, _ := eu.snapshot()
+			versions := w.text(`SELECT md5(string_agg(xmin::text || ctid::text, ',' ORDER BY key)) FROM reconciler.ledger`)
+			// As at an interval: compare, no forced call.
+			w.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, verify) SELECT id, 'interval', $1 FROM reconciler.targets WHERE name = 'eu'`, name == "WithListing")
+			w.db.Exec(t, `NOTIFY reconciler_control`)
+			w.settled("complete interval rows=50 upserts=0 tombstones=0 drifted=0 held=0", lastSync)
+			_, after, _ := eu.snapshot()
+			require.Len(t, after, len(before))
+			require.Equal(t, versions, w.text(`SELECT md5(string_agg(xmin::text || ctid::text, ',' ORDER BY key)) FROM reconciler.ledger`))
+		})
+	}
+}
+
+// A target that cannot list is called for every object by a verifying sync.
+func TestVerifyingSyncCallsForEverythingWhereTheTargetCannotList(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(10)
+	eu := newPlace()
+	w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.wait()
+	eu.put("app/3", `"tampered"`)
+	w.resync("complete resync rows=10 upserts=10 tombstones=0 drifted=0 held=0")
+	eu.eventually(t, want)
+}
+
+// C49: drift in the target is repaired, or only reported.
+func TestDriftIsRepairedOrReported(t *testing.T) {
+	t.Parallel()
+	tamper := func(p *place) {
+		p.put("app/1", `"edited by hand"`)
+		p.put("app/2", "")
+		p.put("app/stray", `"nobody wants me"`)
+	}
+	const run = "complete resync rows=5 upserts=0 tombstones=0 drifted=3 held=0"
+	t.Run("Repair", func(t *testing.T) {
+		t.Parallel()
+		w := setup(t)
+		want := w.fleet(5)
+		eu := newPlace()
+		w.start(named("eu", listing{eu}))
+		eu.eventually(t, want)
+		w.wait()
+		tamper(eu)
+		w.resync(run)
+		eu.eventually(t, want)
+	})
+	t.Run("Report", func(t *testing.T) {
+		t.Parallel()
+		w := setup(t)
+		want := w.fleet(5)
+		eu := newPlace()
+		w.start(named("eu", listing{eu}, func(c *config.Target) { c.SyncMode = config.SyncReport }))
+		eu.eventually(t, want)
+		w.wait()
+		tamper(eu)
+		tampered, before, _ := eu.snapshot()
+		w.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, mode, verify) SELECT id, 'resync', 'report', true FROM reconciler.targets WHERE name = 'eu'`)
+		w.db.Exec(t, `NOTIFY reconciler_control`)
+		w.settled(run, lastSync)
+		have, after, _ := eu.snapshot()
+		require.Equal(t, tampered, have)
+		require.Len(t, after, len(before))
+		require.Equal(t, "1 different, 2 missing, stray orphan", w.text(`SELECT string_agg(key || ' ' || kind, ', ' ORDER BY key) FROM reconciler.drift_found`))
+	})
+}
+
+// flaky is a target whose listing breaks off.
+type flaky struct {
+	*place
+
+	broken atomic.Bool
+}
+
+func (f *flaky) List(_ context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	return func(yield func(driver.Listed, error) bool) {
+		if !yield(driver.Listed{Resource: resource, Key: "stray"}, nil) {
+			return
+		}
+		if f.broken.Load() {
+			yield(driver.Listed{}, fmt.Errorf("the disk is on fire"))
+		}
+	}
+}
+
+// C45, I5: a sync that breaks off deletes nothing.
+func TestFailedSyncDeletesNothing(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(5)
+	eu := &flaky{place: newPlace()}
+	eu.broken.Store(true)
+	eu.put("app/stray", `"x"`)
+	want["app/stray"] = `"x"`
+	w.start(named("eu", eu))
+	w.settled("failed list what target eu has of resource app: the disk is on fire", `SELECT state || ' ' || error FROM reconciler.sync_runs WHERE state = 'failed' ORDER BY id DESC LIMIT 1`)
+	have, calls, _ := eu.snapshot()
+	for _, c := range calls {
+		require.Equal(t, "apply", c.Action)
+	}
+	require.Contains(t, have, "app/stray")
+}
+
+// C47, I6: more deletes than the guard allows are held, whichever way they come.
+func TestGuardHoldsMassDeletes(t *testing.T) {
+	t.Parallel()
+	const held = `SELECT guard FROM reconciler.status WHERE target = 'eu'`
+	ways := map[string]func(w *world){
+		"Live":     func(w *world) { w.db.Exec(w.t, `DELETE FROM apps WHERE id <= 21`) },
+		"Truncate": func(w *world) { w.db.Exec(w.t, `TRUNCATE apps`) },
+		"Silent": func(w *world) {
+			w.silently(`DELETE FROM apps WHERE id <= 21`)
+			w.db.Exec(w.t, `SELECT reconciler.resync('eu')`)
+		},
+		"OneByOne": func(w *world) {
+			w.db.Exec(w.t, `UPDATE apps SET running = false WHERE id <= 21`)
+		},
+	}
+	for name, remove := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(100)
+			eu := newPlace()
+			w.start(named("eu", eu, func(c *config.Target) { f := 0.2; c.Guard.MaxFraction = &f }))
+			eu.eventually(t, want)
+			w.wait()
+			remove(w)
+			gone := 21
+			if name == "Truncate" {
+				gone = 100
+			}
+			w.settled(fmt.Sprint(gone), `SELECT count(*)::text FROM reconciler.objects WHERE state = 'held' AND held_by = 'guard'`)
+			have, _, _ := eu.snapshot()
+			require.Equal(t, want, have, "nothing is deleted")
+			require.True(t, strings.HasPrefix(w.text(held), fmt.Sprintf("%d deletes", gone)), w.text(held))
+
+			w.db.Exec(t, `SELECT reconciler.approve('eu')`)
+			for i := 1; i <= gone; i++ {
+				delete(want, fmt.Sprintf("app/%d", i))
+			}
+			eu.eventually(t, want)
+			w.wait()
+			require.Empty(t, w.text(held))
+			require.Equal(t, fmt.Sprint(len(want)), w.text(`SELECT count(*)::text FROM reconciler.ledger`), "I7: a ledger row leaves when the object is gone")
+		})
+	}
+}
+
+// C47: the rows come back, and the hold is over without a call.
+func TestGuardLetsGoWhenTheRowsComeBack(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(100)
+	eu := newPlace()
+	w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.wait()
+	_, before, _ := eu.snapshot()
+	w.db.Exec(t, `CREATE TABLE saved AS TABLE apps; TRUNCATE apps`)
+	w.settled("100", `SELECT count(*)::text FROM reconciler.objects WHERE held_by = 'guard'`)
+	w.db.Exec(t, `INSERT INTO apps TABLE saved`)
+	w.wait()
+	have, after, _ := eu.snapshot()
+	require.Equal(t, want, have)
+	require.Len(t, after, len(before))
+	w.settled("", `SELECT guard FROM reconciler.status WHERE target = 'eu'`)
+	// A single delete passes again.
+	w.db.Exec(t, `DELETE FROM apps WHERE id = 1`)
+	delete(want, "app/1")
+	eu.eventually(t, want)
+}
+
+// C42: rows that change, move and vanish while pages are read end right.
+func TestSyncOfAMovingTableEndsRight(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(3000)
+	eu, us := newPlace(), newPlace()
+	n := 0
+	begun := make(chan struct{})
+	eu.set(func(context.Context, call) driver.Outcome {
+		if n++; n == 100 {
+			close(begun)
+		}
+		return driver.Done()
+	})
+	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 1; m := 1.0; c.Guard.MaxFraction = &m }), named("us", us))
+	<-begun
+	w.db.Exec(t, `UPDATE apps SET region = 'us' WHERE id % 10 = 0`)
+	w.db.Exec(t, `DELETE FROM apps WHERE id % 10 = 1`)
+	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id % 10 = 2`)
+	w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'new' FROM generate_series(5001, 5010) AS i`)
+	w.db.Exec(t, `UPDATE apps SET id = id + 10000 WHERE id % 10 = 3`)
+	w.wait()
+	for region, p := range map[string]*place{"eu": eu, "us": us} {
+		rows, err := w.db.Pool.Query(context.Background(), `SELECT 'app/' || id, to_jsonb(image)::text FROM apps WHERE running AND region = $1`, region)
+		require.NoError(t, err)
+		want := map[string]string{}
+		for rows.Next() {
+			var id, spec string
+			require.NoError(t, rows.Scan(&id, &spec))
+			want[id] = spec
+		}
+		require.NoError(t, rows.Err())
+		have, _, _ := p.snapshot()
+		require.Equal(t, want, have)
+	}
+}
+
+// C48, I11: a live change does not wait for a sync; and a live flood does not stop a sync.
+func TestLiveChangesGoBeforeASync(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(2000)
+	eu := newPlace()
+	hold := make(chan struct{})
+	started := make(chan struct{}, 2000)
+	eu.set(func(ctx context.Context, c call) driver.Outcome {
+		if c.Spec == `"v1"` { // calls of the sync hang
+			started <- struct{}{}
+			select {
+			case <-hold:
+			case <-ctx.Done():
+			}
+		}
+		return driver.Done()
+	})
+	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Minute }))
+	for range 3 { // a quarter of four workers is kept for live changes
+		<-started
+	}
+	w.db.Exec(t, `UPDATE apps SET image = 'live' WHERE id = 2000`)
+	eu.until(t, func(have map[string]string, _ []call) bool { return have["app/2000"] == `"live"` }, func() string { return "the live change waits for the sync" })
+	close(hold)
+	w.wait()
+}
+
+// C44: a sync that is killed between its pages deletes nothing, and the next owner's completes.
+func TestKilledSyncIsTakenUp(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(200)
+	eu := newPlace()
+	enough := make(chan struct{})
+	n := 0
+	eu.set(func(ctx context.Context, _ call) driver.Outcome {
+		if n++; n == 50 {
+			close(enough)
+			<-ctx.Done()
+			return driver.Backoff(ctx.Err())
+		}
+		return driver.Done()
+	})
+	first := w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 1; c.Timeout = time.Minute }))
+	<-enough
+	w.silently(`DELETE FROM apps WHERE id = 1`)
+	delete(want, "app/1")
+	first.cancel()
+	eu.set(nil)
+	w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.wait()
+}

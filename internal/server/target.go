@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pgreconciler/reconciler/internal/apply"
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/sync"
+)
+
+const (
+	// successorPatience is how long a process tries to ask the next owner of a target for a sync.
+	successorPatience = 10 * time.Second
+	successorRetry    = 200 * time.Millisecond
+)
+
+// runTarget is lease.Config.RunTarget: the apply side, the syncs, and an ear for commands.
+func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
+	target, ok := s.opts.Config.Target(grant.Target)
+	if !ok {
+		return fmt.Errorf("target %s is not in the config", grant.Target)
+	}
+	log := s.log.With("target", target.Name, "term", grant.Term)
+	owner := apply.NewOwner(s.applyConfig(target, grant), sync.RequestResource(s.work, grant.ID))
+	if err := owner.Load(ctx); err != nil {
+		return err
+	}
+	control := s.listener.Subscribe(outbox.ChannelControl)
+	defer s.listener.Unsubscribe(outbox.ChannelControl, control)
+	syncControl := s.listener.Subscribe(outbox.ChannelControl)
+	defer s.listener.Unsubscribe(outbox.ChannelControl, syncControl)
+	runner := sync.NewRunner(s.syncConfig(target, grant, owner, syncControl))
+
+	log.Info("target_owned", "clean", grant.Clean, "fresh", grant.Fresh)
+	s.metrics.Owned.WithLabelValues(target.Name).Set(1)
+	defer s.metrics.Owned.WithLabelValues(target.Name).Set(0)
+	defer s.setSynced(target.Name, false)
+	group, work := errgroup.WithContext(ctx)
+	group.Go(func() error { return owner.Run(work) })
+	group.Go(func() error { return runner.Run(work) })
+	group.Go(func() error { return steer(work, grant, owner, control) })
+	err := group.Wait()
+	if owner.Overran() {
+		s.askSuccessor(ctx, runner, log)
+	}
+	if err != nil && ctx.Err() == nil {
+		log.Warn("target_stopped", "error", err)
+	} else {
+		log.Info("target_left")
+	}
+	return err
+}
+
+// askSuccessor asks for a sync when a call of this process, frozen meanwhile, ended after its lease: the target may have
+// something older than what its next owner has applied. The connections may have died with the lease.
+func (*Server) askSuccessor(ctx context.Context, runner *sync.Runner, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), successorPatience)
+	defer cancel()
+	for {
+		err := runner.AskSuccessor(ctx)
+		if err == nil {
+			log.Warn("call_outlived_lease", "effect", "the target's owner looks again at what it has applied")
+			return
+		}
+		select {
+		case <-time.After(successorRetry):
+		case <-ctx.Done():
+			log.Error("call_outlived_lease", "error", err, "remedy", "SELECT reconciler.resync(...)")
+			return
+		}
+	}
+}
+
+func (s *Server) applyConfig(t config.Target, grant *lease.Grant) apply.Config {
+	return apply.Config{
+		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Feed: s.feed, Catalog: s.catalog,
+		Concurrency: t.Concurrency, Timeout: t.Timeout, Rate: t.Rate, Backoff: apply.Backoff{Min: t.Backoff.Min, Max: t.Backoff.Max},
+		Guard: t.Guard.Limits(), Logger: s.log, Metrics: s.metrics, Observe: s.opts.Events,
+	}
+}
+
+func (s *Server) syncConfig(t config.Target, grant *lease.Grant, owner *apply.Owner, control <-chan struct{}) sync.Config {
+	return sync.Config{
+		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Catalog: s.catalog, Owner: owner,
+		Interval: t.SyncInterval, Mode: string(t.SyncMode), Timeout: t.Timeout, Control: control, Logger: s.log, Metrics: s.metrics,
+		Complete: func() { s.setSynced(t.Name, true) },
+	}
+}
+
+// steer tells the owner of commands, until the grant drains.
+func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control <-chan struct{}) error {
+	timer := time.NewTimer(steerEvery)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-grant.Draining():
+			return nil
+		case <-control:
+		case <-timer.C:
+		}
+		if err := owner.Refresh(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		timer.Reset(steerEvery)
+	}
+}
+
+func (s *Server) setSynced(target string, synced bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.synced[target] = synced
+}
+
+// unsynced returns the owned targets whose first sync of this ownership is not complete.
+func (s *Server) unsynced() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, name := range s.leases.Status().Targets {
+		if !s.synced[name] {
+			names = append(names, name)
+		}
+	}
+	return names
+}
