@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/examples/fleet/demo/compare"
+)
+
+// shownDifferences is how many differences a failure lists.
+const shownDifferences = 10
+
+// comparison is what came of comparing every target with the rows.
+type comparison struct {
+	rows, files int // of the targets of driver file
+	edge        int // objects that the rows want of the webhook
+	leftovers   int // temporary files of a killed process
+	differences []compare.Difference
+}
+
+// compare reads rows and files by code that shares nothing with the product.
+func (d *demo) compare(ctx context.Context) (comparison, error) {
+	names := []string{"edge"}
+	for _, p := range d.places {
+		names = append(names, p.name)
+	}
+	conn, err := pgx.Connect(ctx, d.server.URL(database))
+	if err != nil {
+		return comparison{}, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	wanted, err := compare.Read(ctx, conn, names)
+	if err != nil {
+		return comparison{}, err
+	}
+	c := comparison{rows: wanted.Rows() - len(wanted["edge"]), edge: len(wanted["edge"])}
+	for _, p := range d.places {
+		found, err := wanted.Directory(p.name, p.dir)
+		if err != nil {
+			return c, err
+		}
+		c.files += found.Files
+		c.leftovers += found.Leftovers
+		c.differences = append(c.differences, found.Differences...)
+	}
+	objects, _ := d.hook.has()
+	c.differences = append(c.differences, wanted.Objects("edge", objects)...)
+	return c, nil
+}
+
+// differError says that targets do not have what the rows want.
+type differError struct{ comparison }
+
+func (e *differError) Error() string {
+	first := "their numbers"
+	if len(e.differences) > 0 {
+		first = e.differences[0].String()
+	}
+	return fmt.Sprintf("%s between %s and what is there (%s, and %s wanted of a webhook): %s", counted(len(e.differences), "difference"),
+		counted(e.rows+e.edge, "running row"), counted(e.files, "file"), counted(e.edge, "object"), first)
+}
+
+// check is compare for when everything must be equal.
+func (d *demo) check(ctx context.Context) (comparison, error) {
+	c, err := d.compare(ctx)
+	if err != nil {
+		return c, err
+	}
+	if len(c.differences) > 0 || c.files != c.rows {
+		for _, difference := range c.differences[:min(len(c.differences), shownDifferences)] {
+			d.screen.say("    differs: %v", difference)
+		}
+		return c, &differError{c}
+	}
+	return c, nil
+}
+
+// verdict compares everything a last time, ends the process and prints the last line.
+func (d *demo) verdict(ctx context.Context) error {
+	d.screen.say("\n    every file is compared with the tables, by code that shares nothing with reconciler")
+	c, err := d.check(ctx)
+	if err != nil {
+		return err
+	}
+	if err := d.stop(ctx); err != nil {
+		return err
+	}
+	d.screen.figure("in the webhook", "%s, as the rows want", counted(c.edge, "object"))
+	if c.leftovers > 0 {
+		d.screen.figure("left by kill -9", "%s, which a sync removes when it is a minute old", counted(c.leftovers, "temporary file"))
+	}
+	d.screen.figure("the demo took", "%s", seconds(time.Since(d.began)))
+	d.screen.verdict(true, "ok: %s files in %d targets equal %s running rows", count(c.files), len(d.places), count(c.rows))
+	return nil
+}
+
+// stop ends the process, which must end well.
+func (d *demo) stop(ctx context.Context) error {
+	code, _, err := d.child.terminate(ctx)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("after SIGTERM `reconciler run` ended with exit code %d", code)
+	}
+	return err
+}
