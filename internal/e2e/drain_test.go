@@ -1,0 +1,100 @@
+package e2e_test
+
+import (
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// busy runs a process that is in the middle of four calls, which end when the gate opens, and has four more objects to
+// apply.
+func busy(t *testing.T, change ...object) (w *world, d *daemon, openGate func()) {
+	t.Helper()
+	w = newWorld(t)
+	w.exec(fleet)
+	target := w.journalTarget("eu", 0, object{"concurrency": 4, "timeout": "6s"})
+	w.configure([]object{target}, change...)
+	d = w.start()
+	d.awaits("sync_complete")
+	gate := w.path("eu/gate")
+	require.NoError(t, os.WriteFile(gate, nil, 0o600))
+	w.exec(`INSERT INTO apps (id, region) SELECT i, 'eu' FROM generate_series(1, 8) AS i`)
+	w.begun("eu", 4)
+	return w, d, func() { require.NoError(t, os.Remove(gate)) }
+}
+
+// nothingFailed says that no attempt was counted as a failure.
+func (w *world) nothingFailed() {
+	w.t.Helper()
+	require.Equal(w.t, "0", w.text(`SELECT count(*) FROM reconciler.objects WHERE attempts > 0 OR last_error IS NOT NULL`))
+}
+
+// C34: SIGTERM lets the calls in flight end, and records them; nothing else begins.
+func TestTermFinishesWhatHasBegun(t *testing.T) {
+	t.Parallel()
+	w, d, openGate := busy(t)
+	d.signal(syscall.SIGTERM)
+	d.awaits("draining")
+	w.exec(`INSERT INTO apps (id, region) VALUES (9, 'eu')`)
+	openGate()
+	require.Equal(t, 0, d.code(), d.log.text())
+	require.Equal(t, 1, d.logged("stopped"))
+	all := w.journal("eu")
+	require.Equal(t, 4, count(all, "begin"))
+	require.Equal(t, 4, count(all, "end"))
+	require.Len(t, files(t, w.path("eu/objects")), 4)
+	require.Equal(t, "4", w.text(`SELECT count(*) FROM reconciler.objects WHERE state = 'applied'`))
+	w.nothingFailed()
+	require.Equal(t, "true", w.text(`SELECT clean AND owner IS NULL FROM reconciler.targets`))
+
+	// The next process goes on where it left off: it owns the target at once, and applies what is left.
+	begun := time.Now()
+	w.start()
+	w.wait()
+	require.Less(t, time.Since(begun), takeover/2)
+	require.Equal(t, w.rows()["eu"], files(t, w.path("eu/objects")))
+	require.Equal(t, 9, count(w.journal("eu"), "begin"), "what was recorded is not applied again")
+}
+
+// C34: whoever cannot wait sends the signal again.
+func TestSecondSignalEndsItAtOnce(t *testing.T) {
+	t.Parallel()
+	w, d, openGate := busy(t)
+	d.signal(syscall.SIGTERM)
+	d.awaits("draining")
+	begun := time.Now()
+	d.signal(syscall.SIGTERM)
+	require.Equal(t, 128+int(syscall.SIGTERM), d.code())
+	require.Less(t, time.Since(begun), 2*time.Second)
+	require.Zero(t, d.logged("stopped"))
+	w.nothingFailed()
+	openGate()
+	require.Empty(t, files(t, w.path("eu/objects")), "the programs of its calls end with it")
+
+	w.start()
+	w.wait()
+	require.Equal(t, w.rows()["eu"], files(t, w.path("eu/objects")))
+	w.nothingFailed()
+}
+
+// C34: calls that outlast shutdown_timeout are cancelled, and are no failures either.
+func TestCallsThatOutlastShutdownTimeoutAreCancelled(t *testing.T) {
+	t.Parallel()
+	w, d, openGate := busy(t, object{"shutdown_timeout": "500ms"})
+	begun := time.Now()
+	d.signal(syscall.SIGINT)
+	require.Equal(t, 1, d.code())
+	require.Equal(t, "reconciler: stop: stop ownership: what still ran was cut off: draining took longer than shutdown_timeout", d.log.last())
+	require.Less(t, time.Since(begun), 5*time.Second)
+	w.nothingFailed()
+	require.Equal(t, 4, count(w.journal("eu"), "begin"))
+	require.Empty(t, files(t, w.path("eu/objects")))
+
+	openGate()
+	w.start()
+	w.wait()
+	require.Equal(t, w.rows()["eu"], files(t, w.path("eu/objects")))
+}

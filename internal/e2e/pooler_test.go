@@ -1,0 +1,184 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+)
+
+// pooled starts a pgbouncer in transaction mode in front of the world's database, and returns a URL through it.
+func (w *world) pooled(settings string) string {
+	w.t.Helper()
+	program, err := exec.LookPath("pgbouncer")
+	if err != nil {
+		program, err = exec.LookPath("/usr/sbin/pgbouncer") // not in everybody's path
+	}
+	require.NoError(w.t, err, "pgbouncer is missing: apt-get install pgbouncer")
+	server, err := url.Parse(w.db.URL)
+	require.NoError(w.t, err)
+	dir, port := w.t.TempDir(), freePort(w.t)
+	users, config := filepath.Join(dir, "users"), filepath.Join(dir, "pgbouncer.ini")
+	require.NoError(w.t, os.WriteFile(users, []byte(`"postgres" ""`), 0o644))
+	require.NoError(w.t, os.WriteFile(config, fmt.Appendf(nil, `[databases]
+%s = host=%s port=%s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = trust
+auth_file = %s
+pool_mode = transaction
+default_pool_size = 4
+%s
+`, w.db.Name, server.Hostname(), server.Port(), port, users, settings), 0o644))
+	w.runPooler(program, config)
+	server.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	eventually(w.t, patience, func() error {
+		conn, err := pgx.Connect(w.t.Context(), server.String()+"&default_query_exec_mode=exec")
+		if err != nil {
+			return err
+		}
+		return conn.Close(w.t.Context())
+	}, "pgbouncer answers")
+	return server.String()
+}
+
+// runPooler runs pgbouncer until the end of the test, not as root, which it refuses. It is started again when it
+// ends, as a service manager does: versions before 1.21 end when a statement is cancelled at the wrong moment
+// (https://github.com/pgbouncer/pgbouncer/pull/846 and 928).
+func (w *world) runPooler(program, config string) {
+	w.t.Helper()
+	var identity *syscall.SysProcAttr
+	if os.Geteuid() == 0 {
+		nobody, err := user.Lookup("nobody")
+		require.NoError(w.t, err)
+		uid, err := strconv.ParseUint(nobody.Uid, 10, 32)
+		require.NoError(w.t, err)
+		identity = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
+		for dir := filepath.Dir(config); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
+			require.NoError(w.t, os.Chmod(dir, 0o755))
+		}
+	}
+	ctx, end := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			cmd := exec.CommandContext(ctx, program, "-q", config)
+			cmd.SysProcAttr = identity
+			if out, err := cmd.CombinedOutput(); ctx.Err() == nil {
+				w.t.Logf("pgbouncer ended: %v\n%s", err, out)
+				pass(100*time.Millisecond, ctx.Done())
+			}
+		}
+	}()
+	w.t.Cleanup(func() {
+		end()
+		<-ended
+	})
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// spans has types whose text depends on settings that a pooler does not pass on.
+const spans = `
+CREATE TABLE spans (id int PRIMARY KEY, span interval, raw bytea, at timestamptz, ratio float8);
+SELECT reconciler.track('span', 'spans', '{id}', $$'eu'$$);
+INSERT INTO spans VALUES (1, '1 day 02:03:04', '\xff', '2026-01-02 03:04:05+00', 0.1::float8 + 0.2)`
+
+const spanOne = `{"at": "2026-01-02T03:04:05+00:00", "id": 1, "raw": "\\xff", "span": "P1DT2H3M4S", "ratio": 0.30000000000000004}` + "\n"
+
+// C10, C21: rows are read and results written through a pooler, and the rest goes past it: notifications arrive.
+func TestWorkGoesThroughAPoolerInTransactionMode(t *testing.T) {
+	t.Parallel()
+	r := chance(t)
+	w := newWorld(t)
+	w.exec(fleet + ";" + versions + ";" + spans)
+	w.exec(`INSERT INTO apps (id, region) SELECT i, 'eu' FROM generate_series(1, 200) AS i`)
+	pooled := w.pooled("")
+	w.configure([]object{w.fileTarget("eu")}, object{"database_url": pooled, "direct_url": w.db.URL})
+	d := w.start()
+	w.wait()
+	require.Equal(t, spanOne, files(t, w.path("eu"))["span/1.json"])
+	require.Equal(t, 1.0, d.metric("reconciler_listening"))
+
+	// The writer's own transactions go through the pooler too.
+	conn, err := pgx.Connect(t.Context(), pooled+"&default_query_exec_mode=exec")
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `UPDATE apps SET version = nextval('versions') WHERE id <= 20; DELETE FROM spans`)
+	require.NoError(t, err)
+	require.NoError(t, conn.Close(t.Context()))
+	writers := w.write(r, load{writers: 2, every: 10 * time.Millisecond, objects: 200, regions: []string{"eu"}})
+	pass(time.Second, t.Context().Done())
+	writers.stop()
+	w.converges("eu")
+	w.exec(`INSERT INTO spans VALUES (1, '1 day 02:03:04', '\xff', '2026-01-02 03:04:05+00', 0.1::float8 + 0.2)`)
+	w.wait()
+	require.Equal(t, spanOne, files(t, w.path("eu"))["span/1.json"])
+
+	// What commands read on direct_url is the same, to the last byte.
+	var differences []object
+	require.Equal(t, 0, w.json(&differences, "diff").code, differences)
+	d.stop()
+	for _, line := range d.log.all() {
+		require.NotContains(t, []any{"WARN", "ERROR"}, line["level"], line)
+	}
+}
+
+// C10, C21: who leads everything through the pooler is told so, and gets their changes all the same: LISTEN is found
+// not to work, and the outbox is polled.
+func TestListenThroughAPoolerIsFoundNotToWork(t *testing.T) {
+	t.Parallel()
+	for name, settings := range map[string]string{
+		"Strict":  "",
+		"Lenient": "ignore_startup_parameters = extra_float_digits,options,search_path,IntervalStyle,bytea_output,default_transaction_isolation,statement_timeout,lock_timeout,idle_in_transaction_session_timeout,idle_session_timeout,synchronous_commit",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.exec(fleet)
+			w.configure([]object{w.fileTarget("eu")}, object{"database_url": w.pooled(settings)})
+			d := w.start("--poll-interval", "50ms")
+			d.awaits("direct_url_pooled", "remedy", "let direct_url lead to the server itself")
+			d.awaits("listen_lost", "error", "LISTEN does not work here: a notification that this process sent did not come back (is direct_url a pooler?); changes are found by polling")
+			require.Equal(t, 0.0, d.metric("reconciler_listening"))
+			for i := range 5 {
+				w.exec(`INSERT INTO apps (id, region) VALUES ($1, 'eu')`, i)
+				w.has("eu", w.rows()["eu"])
+			}
+			w.wait()
+
+			// Commands work and are obeyed; only what needs a session of its own is refused.
+			w.ok("pause", "eu")
+			pass(obeyed, t.Context().Done())
+			w.exec(`DELETE FROM apps`)
+			require.Equal(t, 1, w.cli("wait").code)
+			w.ok("resume", "eu")
+			w.wait()
+			require.Empty(t, files(t, w.path("eu")))
+			require.Equal(t, result{code: 3, stderr: "reconciler: direct_url leads through a pooler in transaction mode, which cannot keep a lock\n" +
+				"hint: let direct_url (RECONCILER_DIRECT_URL) lead to the server itself\n"}, w.cli("migrate", "up"))
+			require.Equal(t, []check{{Finding: "what is notified through database_url is not heard on direct_url within 3s",
+				Remedy: "direct_url must lead to the server itself, without a pooler in between, and to the same database as database_url"}}, w.wrong(w.config))
+			d.stop()
+		})
+	}
+}

@@ -1,0 +1,238 @@
+package e2e_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// daemon is a running `reconciler run`.
+type daemon struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	log     *logbook
+	exited  chan struct{}
+	address string // of probes and metrics
+}
+
+// start runs the daemon with the world's config, and returns when it has started.
+func (w *world) start(args ...string) *daemon {
+	w.t.Helper()
+	d := w.launch(w.config, args...)
+	d.started()
+	return d
+}
+
+// launch begins to run the daemon. It is killed at the end of the test.
+func (w *world) launch(config string, args ...string) *daemon {
+	w.t.Helper()
+	cmd := w.command(context.WithoutCancel(w.t.Context()), append([]string{"run", "-c", config}, args...)...)
+	d := &daemon{t: w.t, cmd: cmd, log: newLogbook(), exited: make(chan struct{})}
+	read, write := io.Pipe()
+	cmd.Stdout, cmd.Stderr = write, write
+	require.NoError(w.t, cmd.Start())
+	go d.log.read(read)
+	go func() {
+		_ = cmd.Wait() // ProcessState tells how it ended
+		_ = write.Close()
+		<-d.log.closed
+		close(d.exited)
+	}()
+	w.t.Cleanup(func() {
+		d.kill()
+		if w.t.Failed() {
+			w.t.Logf("log of process %d:\n%s", cmd.Process.Pid, d.log.text())
+		}
+	})
+	return d
+}
+
+// started waits until the daemon's loops run.
+func (d *daemon) started() {
+	d.t.Helper()
+	d.awaits("started")
+	for _, line := range d.log.all() {
+		if line["msg"] == "listening" && line["key"] == "listen" {
+			d.address = line["address"].(string)
+		}
+	}
+}
+
+// kill ends the process as kill -9 does, stopped or not, and waits until it is gone.
+func (d *daemon) kill() {
+	d.signal(syscall.SIGKILL)
+	<-d.exited
+}
+
+func (d *daemon) signal(s syscall.Signal) {
+	// It may have ended by itself.
+	_ = d.cmd.Process.Signal(s)
+}
+
+// stop ends the process as service managers do; it must end well.
+func (d *daemon) stop() {
+	d.t.Helper()
+	d.signal(syscall.SIGTERM)
+	require.Equal(d.t, 0, d.code(), d.log.text())
+}
+
+// code waits until the process has ended, and returns its exit code; -1 if a signal ended it.
+func (d *daemon) code() int {
+	d.t.Helper()
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	select {
+	case <-d.exited:
+	case <-timeout.C:
+		require.FailNow(d.t, "the process does not end", d.log.text())
+	}
+	return d.cmd.ProcessState.ExitCode()
+}
+
+// awaits waits for a line of the log whose attributes (pairs of name and value) are these.
+func (d *daemon) awaits(message string, attributes ...any) object {
+	d.t.Helper()
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		lines, grown := d.log.lines()
+		for _, line := range lines {
+			if matches(line, message, attributes) {
+				return line
+			}
+		}
+		select {
+		case <-grown:
+		case <-d.exited:
+			require.FailNow(d.t, "the process has ended", "without %s %v:\n%s", message, attributes, d.log.text())
+		case <-timeout.C:
+			require.FailNow(d.t, "a line of the log is missing", "%s %v in:\n%s", message, attributes, d.log.text())
+		}
+	}
+}
+
+// logged counts the lines of the log with a message and attributes.
+func (d *daemon) logged(message string, attributes ...any) int {
+	n := 0
+	for _, line := range d.log.all() {
+		if matches(line, message, attributes) {
+			n++
+		}
+	}
+	return n
+}
+
+func matches(line object, message string, attributes []any) bool {
+	if line["msg"] != message {
+		return false
+	}
+	for i := 0; i < len(attributes); i += 2 {
+		if line[attributes[i].(string)] != attributes[i+1] {
+			return false
+		}
+	}
+	return true
+}
+
+// get asks the daemon's HTTP server.
+func (d *daemon) get(path string) (status int, body string, err error) {
+	ctx, cancel := context.WithTimeoutCause(d.t.Context(), 5*time.Second, errors.New("the daemon's HTTP server does not answer"))
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.address+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	req.Close = true
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	return answer.StatusCode, string(text), err
+}
+
+// answers waits until a path has this answer.
+func (d *daemon) answers(path string, status int, body string, within time.Duration) {
+	d.t.Helper()
+	eventually(d.t, within, func() error {
+		haveStatus, haveBody, err := d.get(path)
+		if err == nil && (haveStatus != status || haveBody != body) {
+			err = errors.New(http.StatusText(haveStatus) + ": " + haveBody)
+		}
+		return err
+	}, path)
+}
+
+// logbook keeps what a process prints, line by line.
+type logbook struct {
+	closed chan struct{} // nothing more comes
+
+	mu    sync.Mutex
+	raw   strings.Builder
+	lined []object
+	grown chan struct{} // closed and replaced when something is added
+}
+
+func newLogbook() *logbook {
+	return &logbook{closed: make(chan struct{}), grown: make(chan struct{})}
+}
+
+func (l *logbook) read(from io.Reader) {
+	defer close(l.closed)
+	scanner := bufio.NewScanner(from)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		l.add(scanner.Text())
+	}
+	_, _ = io.Copy(io.Discard, from) // a line that is too long must not block the process
+}
+
+// add takes a line. What is no JSON, such as an error at the end, has only a text.
+func (l *logbook) add(text string) {
+	line := object{}
+	if json.Unmarshal([]byte(text), &line) != nil {
+		line = object{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.raw.WriteString(text + "\n")
+	l.lined = append(l.lined, line)
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
+func (l *logbook) lines() (lines []object, grown <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clip(l.lined), l.grown
+}
+
+func (l *logbook) all() []object {
+	lines, _ := l.lines()
+	return lines
+}
+
+func (l *logbook) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.raw.String()
+}
+
+// last returns the last line.
+func (l *logbook) last() string {
+	lines := strings.Split(strings.TrimSuffix(l.text(), "\n"), "\n")
+	return lines[len(lines)-1]
+}

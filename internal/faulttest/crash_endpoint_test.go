@@ -1,0 +1,133 @@
+package faulttest_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+)
+
+// crashEndpoint is a target of the driver webhook. It takes whatever comes, and remembers what should not have come.
+type crashEndpoint struct {
+	url string
+
+	mu      sync.Mutex // guards what follows
+	objects map[string]string
+	newest  map[string]int64 // version by object
+	wrong   []string
+	gate    chan struct{} // nil: calls do not wait
+	late    *crashLate    // nil: no call is late
+}
+
+// crashLate is a call that nobody answers, and that takes effect all the same.
+type crashLate struct {
+	object string
+	spec   string
+	came   chan struct{} // closed when the call came
+}
+
+func newCrashEndpoint(t *testing.T) *crashEndpoint {
+	t.Helper()
+	e := &crashEndpoint{objects: map[string]string{}, newest: map[string]int64{}}
+	server := httptest.NewServer(e)
+	t.Cleanup(server.Close)
+	t.Cleanup(e.release)
+	e.url = server.URL
+	return e
+}
+
+// ServeHTTP takes a call.
+func (e *crashEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var call struct {
+		Action, Resource, Key string
+		Spec                  json.RawMessage
+	}
+	var spec struct{ Version int64 }
+	err := json.NewDecoder(r.Body).Decode(&call)
+	if err == nil && call.Spec != nil {
+		err = json.Unmarshal(call.Spec, &spec)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	name := call.Resource + "/" + call.Key
+	if e.delays(name, string(call.Spec)) {
+		<-r.Context().Done()
+		return
+	}
+	e.mu.Lock()
+	gate := e.gate
+	e.mu.Unlock()
+	if gate != nil {
+		select {
+		case <-gate:
+		case <-r.Context().Done():
+			return
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if call.Action == "delete" {
+		delete(e.objects, name)
+		return
+	}
+	if spec.Version < e.newest[name] {
+		e.wrong = append(e.wrong, fmt.Sprintf("%s: version %d after %d", name, spec.Version, e.newest[name]))
+	}
+	e.newest[name] = spec.Version
+	e.objects[name] = string(call.Spec)
+}
+
+// delay makes the next call for an object a late one.
+func (e *crashEndpoint) delay(object string) *crashLate {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.late = &crashLate{object: object, came: make(chan struct{})}
+	return e.late
+}
+
+// delays says whether a call is the one that is to be late.
+func (e *crashEndpoint) delays(object, spec string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.late == nil || e.late.object != object {
+		return false
+	}
+	e.late.spec = spec
+	close(e.late.came)
+	e.late = nil
+	return true
+}
+
+// strike lets a late call take effect.
+func (e *crashEndpoint) strike(late *crashLate) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.objects[late.object] = late.spec
+}
+
+// hold lets no call through until release.
+func (e *crashEndpoint) hold() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.gate = make(chan struct{})
+}
+
+func (e *crashEndpoint) release() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.gate != nil {
+		close(e.gate)
+		e.gate = nil
+	}
+}
+
+func (e *crashEndpoint) has() (objects map[string]string, wrong []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return maps.Clone(e.objects), e.wrong
+}

@@ -1,0 +1,211 @@
+package faulttest_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// crashCase is how a point is reached.
+type crashCase struct {
+	visit int // the one to die at; 0: the first
+	// before prepares what the process finds that is to die.
+	before func(w *crashWorld)
+	// live is what happens once it runs and has synced both targets; nil: it dies before that.
+	live func(w *crashWorld, p *crashProcess)
+}
+
+// I1, I5, I7: wherever the process dies, in the end the targets are the rows, and the ledger is what they have.
+func TestCrashPoints(t *testing.T) {
+	t.Parallel()
+	binary := crashBinary(t)
+	for _, p := range crash.All() {
+		t.Run(string(p.Name), func(t *testing.T) {
+			t.Parallel()
+			if p.Name == crash.MigrationApplied || p.Name == crash.MigrationsDone {
+				newCrashWorld(t, binary, pgtest.Empty(t)).diesInMigration(p.Name)
+				return
+			}
+			way, ok := crashCases[p.Name]
+			require.True(t, ok, "nothing reaches this point: %s", p.Where)
+			w := newCrashWorld(t, binary, pgtest.New(t))
+			w.track()
+			w.dies(p.Name, way)
+			w.recovers()
+		})
+	}
+}
+
+var crashCases = map[crash.Name]crashCase{
+	crash.LeaderTaken:     {before: crashFilled},
+	crash.AfterTick:       {live: crashLive},
+	crash.CursorStarted:   {before: crashFilled},
+	crash.BeforeHandOut:   {live: crashLive},
+	crash.HandingOut:      {visit: 7, live: crashLive},
+	crash.BeforeCall:      {visit: 5, live: crashLive},
+	crash.AfterCall:       {visit: 5, live: crashLive},
+	crash.BeforeSettle:    {visit: 2, before: crashFilled},
+	crash.AfterSettle:     {visit: 2, before: crashFilled},
+	crash.LateRecorded:    {live: crashSlow},
+	crash.DeletesParked:   {before: crashSilent},
+	crash.DeletesDecided:  {before: crashSilent},
+	crash.SyncPage:        {visit: 2, before: crashMany},
+	crash.SyncRowsDone:    {visit: 2, before: crashFilled},
+	crash.SyncUnfinished:  {before: crashFilled},
+	crash.BeforeClean:     {before: crashUnclean},
+	crash.TargetTaken:     {before: crashUnclean},
+	crash.BeforeRelease:   {live: crashDrained},
+	crash.AfterRelease:    {live: crashDrained},
+	crash.OutboxRetained:  {before: crashRotated},
+	crash.ExpandRead:      {live: crashLive},
+	crash.ExpandWritten:   {live: crashLive},
+	crash.ExpandCommitted: {live: crashLive},
+	crash.FileWritten:     {visit: 3, live: crashLive},
+	crash.FileRenamed:     {visit: 3, live: crashLive},
+	crash.FileRemoved:     {live: crashDeleted},
+}
+
+func crashFilled(w *crashWorld) { w.fill() }
+
+func crashLive(w *crashWorld, _ *crashProcess) { w.fill() }
+
+// crashSlow has an endpoint that does not answer, so that objects are recorded as in hand.
+func crashSlow(w *crashWorld, _ *crashProcess) {
+	w.endpoint.hold()
+	w.fill()
+}
+
+// crashMany has rows for three pages of one sync, which have 2,000 each.
+func crashMany(w *crashWorld) {
+	w.exec(`INSERT INTO apps (id, region) SELECT i, 'us' FROM generate_series(1, 4100) AS i`)
+}
+
+// crashUnclean leaves a process behind that died with calls that the ledger does not know.
+func crashUnclean(w *crashWorld) {
+	w.dies(crash.AfterCall, crashCase{visit: 5, before: crashFilled})
+	w.exec(`DELETE FROM apps WHERE id % 4 = 0`)
+}
+
+// crashSilent deletes rows behind the triggers' back: a sync finds their objects.
+func crashSilent(w *crashWorld) {
+	w.fill()
+	p := w.start("", 0, "run").synced()
+	w.wait()
+	p.stop()
+	w.exec(`SET session_replication_role = replica; DELETE FROM apps WHERE id % 4 = 1; RESET session_replication_role`)
+}
+
+// crashRotated lets retention move on from the part of the outbox in use at its first look.
+func crashRotated(w *crashWorld) {
+	w.fill()
+	w.exec(`UPDATE reconciler.settings SET rotated_at = '2000-01-01'`)
+}
+
+// crashDrained ends the process in good order, after some work.
+func crashDrained(w *crashWorld, p *crashProcess) {
+	w.fill()
+	w.wait()
+	p.signal(syscall.SIGTERM)
+}
+
+func crashDeleted(w *crashWorld, _ *crashProcess) {
+	w.fill()
+	w.wait()
+	w.exec(`DELETE FROM apps WHERE id <= 10`)
+}
+
+// dies runs the daemon until it has died at a point.
+func (w *crashWorld) dies(at crash.Name, way crashCase) {
+	w.t.Helper()
+	if way.before != nil {
+		way.before(w)
+	}
+	visit := max(way.visit, 1)
+	require.NoError(w.t, os.RemoveAll(w.path("crashed")))
+	p := w.start(at, visit, "run")
+	if way.live != nil {
+		p.synced()
+		way.live(w, p)
+	}
+	w.died(p, at, visit)
+	w.endpoint.release()
+	w.expire()
+}
+
+// died says that a process has died at its point, and nowhere else.
+func (w *crashWorld) died(p *crashProcess, at crash.Name, visit int) {
+	w.t.Helper()
+	end := p.ended()
+	require.True(w.t, end.Signaled() && end.Signal() == syscall.SIGKILL, "it ended in another way: %v", end)
+	fired, err := os.ReadFile(w.path("crashed"))
+	require.NoError(w.t, err)
+	require.Equal(w.t, fmt.Sprintf("%s:kill:%d\n", at, visit), string(fired))
+}
+
+// recovers changes the rows while nothing runs, starts a process that does not die, and looks at everything.
+func (w *crashWorld) recovers() {
+	w.t.Helper()
+	w.change()
+	p := w.start("", 0, "run")
+	w.wait()
+	want := w.want()
+	require.Equal(w.t, want["eu"], w.files())
+	have, wrong := w.endpoint.has()
+	require.Equal(w.t, want["us"], have)
+	require.Empty(w.t, wrong)
+	require.Equal(w.t, fmt.Sprint(len(want["eu"])+len(want["us"])), w.text(`SELECT count(*) FROM reconciler.objects`))
+	require.Equal(w.t, "0", w.text(`SELECT count(*) FROM reconciler.objects WHERE state <> 'applied'`))
+	w.reloaded()
+	p.stop()
+	require.Equal(w.t, "0", w.text(`SELECT count(*) FROM reconciler.targets WHERE owner IS NOT NULL`))
+	w.eventually("no lock is left", func() error {
+		held := w.text(`SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+		if held != "0" {
+			return errors.New(held + " advisory locks")
+		}
+		return nil
+	})
+}
+
+// reloaded waits until the reload command has run after the last change.
+func (w *crashWorld) reloaded() {
+	w.t.Helper()
+	lines := slices.Sorted(maps.Values(w.want()["eu"]))
+	w.eventually("the files are loaded", func() error {
+		loaded, err := os.ReadFile(w.path("loaded"))
+		have := strings.Split(strings.TrimSuffix(string(loaded), "\n"), "\n")
+		slices.Sort(have) // sort(1) knows languages
+		if err == nil && !slices.Equal(lines, have) {
+			err = fmt.Errorf("loaded are %q", have)
+		}
+		return err
+	})
+}
+
+// diesInMigration kills `migrate up` between two of its steps. The next one goes on from there.
+func (w *crashWorld) diesInMigration(at crash.Name) {
+	w.t.Helper()
+	visit := 1
+	if at == crash.MigrationApplied {
+		visit = 5
+	}
+	w.died(w.start(at, visit, "migrate", "up"), at, visit)
+	if at == crash.MigrationApplied {
+		require.Equal(w.t, "5", w.text(`SELECT max(version_id) FROM reconciler.goose_db_version`))
+	}
+	w.cli("migrate", "up")
+	w.cli("migrate", "status")
+	w.track()
+	w.fill()
+	w.recovers()
+}

@@ -1,0 +1,62 @@
+package faulttest_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// Flags of a run of worlds; `make test/faults` sets them.
+var (
+	flagWorlds = flag.Int("faults.worlds", 0, "how many worlds to run; 0: the seeds of the bounded run")
+	flagSeed   = flag.Uint64("faults.seed", 1, "seed of the first of -faults.worlds")
+	flagLanes  = flag.Int("faults.lanes", 4, "how many worlds run side by side, each on a server of its own")
+	flagReport = flag.String("faults.report", "", "file for a report in JSON")
+	flagBinary = flag.String("faults.binary", "", "the reconciler to live with, instead of one built from this tree")
+	flagTrace  = flag.Bool("faults.trace", false, "print what a world did and what its processes logged also when it passes")
+)
+
+// binary is reconciler as users run it, without the race detector. TestMain builds it.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	flag.Parse()
+	dir, err := os.MkdirTemp("", "reconciler-faults-")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		if binary = *flagBinary; binary == "" {
+			binary = filepath.Join(dir, "reconciler")
+			err = build(binary, "../../cmd/reconciler")
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer rareRemoveBinaries()
+	code := pgtest.Main(m)
+	if err := goleak.Find(); code == 0 && err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// build builds with the tag faults, which adds points where the environment can crash a process, and nothing else.
+func build(output, pkg string) error {
+	said, err := exec.CommandContext(context.Background(), "go", "build", "-tags", "faults", "-o", output, pkg).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, said)
+	}
+	return nil
+}

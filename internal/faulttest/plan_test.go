@@ -1,0 +1,272 @@
+package faulttest_test
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Kinds of faults, and of orders that people give meanwhile.
+const (
+	faultKill       = "kill"             // kill -9 of a replica, which starts again when the fault ends
+	faultFreeze     = "freeze"           // SIGSTOP, then SIGCONT
+	faultTerm       = "term"             // SIGTERM, and a new start
+	faultCrash      = "postgres crash"   // immediate stop, and a new start
+	faultTerminate  = "terminate"        // backends of the product end
+	faultWriters    = "terminate writer" // backends of writers end
+	faultCut        = "cut"              // a replica's connections break, and new ones are refused
+	faultDelay      = "delay"            // everything between a replica and PostgreSQL takes longer
+	faultHalfOpen   = "half-open"        // connections stay open and nothing passes
+	faultRough      = "rough target"     // many calls of a target fail, each in a way of its own
+	faultDown       = "target down"      // a target answers no call at all
+	faultPause      = "pause"
+	faultResync     = "resync"
+	faultRetry      = "retry"
+	faultLostLeader = "freeze leader" // as freeze, for longer than the lease, of the replica that leads then
+	faultDeadLeader = "kill leader"   // as kill, of the replica that leads then
+)
+
+// fault is one fault of a plan.
+type fault struct {
+	At      time.Duration
+	Lasts   time.Duration
+	Kind    string
+	Replica int // for the faults of one
+	Target  int // for the faults of one
+}
+
+func (f fault) String() string {
+	text := fmt.Sprintf("%6.2fs %s", f.At.Seconds(), f.Kind)
+	if onReplica(f.Kind) {
+		text += fmt.Sprintf(" r%d", f.Replica)
+	}
+	if onTarget(f.Kind) {
+		text += fmt.Sprintf(" t%d", f.Target)
+	}
+	if f.Lasts > 0 {
+		text += fmt.Sprintf(" for %.2fs", f.Lasts.Seconds())
+	}
+	return text
+}
+
+func onReplica(kind string) bool {
+	return slices.Contains([]string{faultKill, faultFreeze, faultTerm, faultCut, faultDelay, faultHalfOpen, faultLostLeader, faultDeadLeader}, kind)
+}
+
+func onTarget(kind string) bool {
+	return slices.Contains([]string{faultRough, faultDown, faultPause, faultResync, faultRetry}, kind)
+}
+
+// targetPlan is one target of a world. The last one is of the driver file, the others are webhooks with journals.
+type targetPlan struct {
+	Name        string
+	File        bool
+	Fences      bool // refuses the calls of deposed owners
+	MaxDeletes  int  // guard; -1: none
+	Concurrency int
+	Timeout     time.Duration
+	Sync        string // sync_interval
+	BackoffMax  time.Duration
+	Share       float64 // of its calls that fail at any time
+}
+
+// plan is everything that a seed decides before its world begins. What runs side by side takes its own course: a seed
+// gives the same world, and nearly the same history.
+type plan struct {
+	Seed      uint64
+	Replicas  int
+	Targets   []targetPlan
+	Resources []string
+	Notify    bool // off: transactions may be prepared
+	Writers   int
+	Bulk      int           // rows of a large transaction
+	Lasts     time.Duration // how long there are faults
+	MaxRows   int           // retention of the outbox
+	Faults    []fault
+}
+
+// stream returns a source of chance for one part of a world, so that one part's use of it changes no other's.
+func (p *plan) stream(part uint64) *rand.Rand { return rand.New(rand.NewPCG(p.Seed, part)) }
+
+func newPlan(seed uint64) *plan {
+	p := &plan{Seed: seed}
+	r := p.stream(0)
+	p.Replicas = 1 + r.IntN(3)
+	p.Notify = r.IntN(4) > 0
+	p.Writers = 2 + r.IntN(3)
+	p.Bulk = 100 << r.IntN(4)
+	p.Lasts = between(r, 6*time.Second, 14*time.Second)
+	p.MaxRows = 1000 << (2 * r.IntN(4))
+	kinds := []string{"num", "uid", "txt", "svc"}
+	r.Shuffle(len(kinds), func(i, j int) { kinds[i], kinds[j] = kinds[j], kinds[i] })
+	p.Resources = kinds[:2+r.IntN(3)]
+	if !slices.Contains(p.Resources, "num") { // the prober's rows are of it
+		p.Resources[0] = "num"
+	}
+	slices.Sort(p.Resources)
+	webhooks := 1 + r.IntN(2)
+	for i := range webhooks + 1 {
+		p.Targets = append(p.Targets, newTarget(r, i, i == webhooks))
+	}
+	p.addFaults(r)
+	return p
+}
+
+func newTarget(r *rand.Rand, number int, file bool) targetPlan {
+	t := targetPlan{
+		Name: fmt.Sprintf("t%d", number), File: file, MaxDeletes: -1,
+		Fences:      r.IntN(2) == 0,
+		Concurrency: 1 << min(4, 1+r.IntN(5)),
+		Timeout:     between(r, time.Second, 2*time.Second),
+		Sync:        []string{"off", "2s", "5s", "1m"}[r.IntN(4)],
+		BackoffMax:  between(r, 200*time.Millisecond, time.Second),
+		Share:       []float64{0, 0.02, 0.1}[r.IntN(3)],
+	}
+	if r.IntN(4) == 0 {
+		t.MaxDeletes = 1 + r.IntN(20)
+	}
+	return t
+}
+
+// weight says how often a kind of fault strikes, and for how long.
+type weight struct {
+	kind        string
+	times       int
+	least, most time.Duration
+}
+
+var weights = []weight{
+	{faultKill, 6, 50 * time.Millisecond, 8 * time.Second},
+	{faultFreeze, 4, 50 * time.Millisecond, 3 * time.Second},
+	{faultFreeze, 1, 11 * time.Second, 14 * time.Second},
+	{faultTerm, 4, 50 * time.Millisecond, 3 * time.Second},
+	{faultCrash, 2, 50 * time.Millisecond, 2 * time.Second},
+	{faultTerminate, 4, 0, 1},
+	{faultWriters, 1, 0, 1},
+	{faultCut, 3, 50 * time.Millisecond, 4 * time.Second},
+	{faultDelay, 2, 500 * time.Millisecond, 4 * time.Second},
+	{faultHalfOpen, 2, 500 * time.Millisecond, 6 * time.Second},
+	{faultHalfOpen, 1, 11 * time.Second, 14 * time.Second},
+	{faultRough, 5, 500 * time.Millisecond, 4 * time.Second},
+	{faultDown, 2, 500 * time.Millisecond, 4 * time.Second},
+	{faultPause, 2, 100 * time.Millisecond, 3 * time.Second},
+	{faultResync, 3, 0, 1},
+	{faultRetry, 1, 0, 1},
+}
+
+// addFaults fills the time of the world. Two faults may overlap, but not on one replica or target, and not two crashes.
+func (p *plan) addFaults(r *rand.Rand) {
+	total := 0
+	for _, w := range weights {
+		total += w.times
+	}
+	busy := map[string]time.Duration{}
+	at := between(r, 500*time.Millisecond, 2*time.Second)
+	blow := r.IntN(len(blows) * 2)
+	for at < p.Lasts {
+		n, i := r.IntN(total), 0
+		for ; n >= weights[i].times; i++ {
+			n -= weights[i].times
+		}
+		w := weights[i]
+		f := fault{At: at, Kind: w.kind, Lasts: between(r, w.least, w.most), Replica: r.IntN(p.Replicas), Target: r.IntN(len(p.Targets) - 1)}
+		what := f.Kind
+		if onReplica(f.Kind) {
+			what = fmt.Sprintf("r%d", f.Replica)
+		} else if onTarget(f.Kind) {
+			what = fmt.Sprintf("t%d", f.Target)
+		}
+		if busy[what] <= at {
+			busy[what] = at + f.Lasts + 500*time.Millisecond
+			p.Faults = append(p.Faults, f)
+		}
+		at += between(r, 50*time.Millisecond, 1200*time.Millisecond)
+		if r.IntN(6) == 0 { // let it come to rest for once
+			at += between(r, time.Second, 3*time.Second)
+		}
+	}
+	if blow < len(blows) {
+		p.addBlow(r, blows[blow], busy)
+	}
+}
+
+// blow is a fault that strikes alone, so that the recovery from it can be measured.
+type blow struct {
+	weight
+
+	alone time.Duration
+}
+
+var blows = []blow{
+	{weight{faultDeadLeader, 0, 8 * time.Second, 11 * time.Second}, 12 * time.Second},
+	{weight{faultLostLeader, 0, 14 * time.Second, 16 * time.Second}, 16 * time.Second},
+	{weight{faultCrash, 0, 50 * time.Millisecond, 2 * time.Second}, 8 * time.Second},
+}
+
+// addBlow adds a fault when all others have ended, and nothing after it.
+func (p *plan) addBlow(r *rand.Rand, b blow, busy map[string]time.Duration) {
+	at := p.Lasts
+	for _, until := range busy {
+		at = max(at, until)
+	}
+	at += between(r, 3*time.Second, 5*time.Second) // who has just started does not lead at once
+	p.Faults = append(p.Faults, fault{At: at, Kind: b.kind, Lasts: between(r, b.least, b.most), Replica: r.IntN(p.Replicas)})
+	p.Lasts = at + b.alone
+}
+
+func (p *plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d: %d replicas, resources %v, %d writers, bulk %d, notify %v, max_rows %d, %.1fs\n",
+		p.Seed, p.Replicas, p.Resources, p.Writers, p.Bulk, p.Notify, p.MaxRows, p.Lasts.Seconds())
+	for _, t := range p.Targets {
+		fmt.Fprintf(&b, "  target %+v\n", t)
+	}
+	for _, f := range p.Faults {
+		fmt.Fprintf(&b, "  %s\n", f)
+	}
+	return b.String()
+}
+
+// between returns a duration of at least least and less than most.
+func between(r *rand.Rand, least, most time.Duration) time.Duration {
+	return least + time.Duration(r.Int64N(int64(most-least)))
+}
+
+// pass lets time go by: it is what the test measures out, such as the moment of a kill. It ends early with done.
+func pass(d time.Duration, done <-chan struct{}) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-done:
+	}
+}
+
+// A seed is worth keeping only if it gives the same world again.
+func TestPlanDependsOnItsSeedAlone(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	kinds := map[string]bool{}
+	for seed := range uint64(200) {
+		p := newPlan(seed)
+		require.Equal(t, p, newPlan(seed))
+		seen[p.String()] = true
+		require.True(t, slices.IsSortedFunc(p.Faults, func(a, b fault) int { return cmp.Compare(a.At, b.At) }))
+		for _, f := range p.Faults {
+			kinds[f.Kind] = true
+		}
+	}
+	require.Len(t, seen, 200)
+	for _, w := range weights {
+		require.True(t, kinds[w.kind], w.kind)
+	}
+	for _, b := range blows {
+		require.True(t, kinds[b.kind], b.kind)
+	}
+}

@@ -1,0 +1,141 @@
+package faulttest_test
+
+import (
+	"fmt"
+	"strings"
+)
+
+// memory is the tester's own record of what was committed: its triggers fire also where the product's are switched off.
+// Within a transaction rows are in order of seq; transactions are in the order of their commit timestamps.
+const memory = `
+CREATE SCHEMA test;
+CREATE SEQUENCE test.versions;
+CREATE SEQUENCE test.events;
+CREATE TABLE test.history (
+    seq bigint NOT NULL DEFAULT nextval('test.events'), xid xid8 NOT NULL DEFAULT pg_current_xact_id(), tab text NOT NULL, old jsonb, new jsonb,
+    silent boolean NOT NULL DEFAULT current_setting('session_replication_role') = 'replica'); -- the product is not told which object changed
+CREATE FUNCTION test.remember() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'TRUNCATE' THEN
+        EXECUTE format('INSERT INTO test.history (tab, old, silent) SELECT %L, to_jsonb(r), true FROM %s AS r', TG_ARGV[0], TG_RELID::regclass);
+    ELSIF TG_OP = 'INSERT' THEN
+        INSERT INTO test.history (tab, new) VALUES (TG_ARGV[0], to_jsonb(NEW));
+    ELSIF TG_OP = 'DELETE' THEN
+        INSERT INTO test.history (tab, old) VALUES (TG_ARGV[0], to_jsonb(OLD));
+    ELSE
+        INSERT INTO test.history (tab, old, new) VALUES (TG_ARGV[0], to_jsonb(OLD), to_jsonb(NEW));
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE FUNCTION test.watch(relation text, tab text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('CREATE TRIGGER remember_rows AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION test.remember(%L)', relation, tab);
+    EXECUTE format('CREATE TRIGGER remember_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION test.remember(%L)', relation, tab);
+    EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER remember_rows, ENABLE ALWAYS TRIGGER remember_truncate', relation);
+END
+$$;
+`
+
+// resource is a kind of object that worlds have.
+type resource struct {
+	name  string
+	setup string // SQL: tables, triggers of the tester, track()
+	main  string // its table, as SQL writes it
+	keys  string // key columns, as SQL writes them
+	// key returns the values of the key columns of the row with a number, as SQL writes them.
+	key func(number int) string
+	// rows gives what is wanted: place (NULL for every target), parts of the key, spec.
+	rows string
+	// everywhere says that place may be NULL.
+	everywhere bool
+}
+
+const columns = `running boolean NOT NULL DEFAULT true, size int NOT NULL DEFAULT 0, seen int NOT NULL DEFAULT 0,
+    version bigint NOT NULL DEFAULT nextval('test.versions')`
+
+var resources = map[string]*resource{
+	"num": {
+		name: "num", main: "nums", keys: "id",
+		setup: `CREATE TABLE nums (id bigint PRIMARY KEY, place text NOT NULL, ` + columns + `);
+			CREATE INDEX ON nums (place, id) WHERE running;
+			SELECT test.watch('nums', 'num');
+			SELECT reconciler.track('num', 'nums', '{id}', 'place', running => 'running',
+				spec => $$jsonb_build_object('size', size, 'version', version)$$);`,
+		key:  func(number int) string { return fmt.Sprint(number) },
+		rows: `SELECT place, ARRAY[id::text], jsonb_build_object('size', size, 'version', version)::text FROM nums WHERE running`,
+	},
+	"uid": {
+		name: "uid", main: "uids", keys: "id", everywhere: true,
+		setup: `CREATE TABLE uids (id uuid PRIMARY KEY, place text, ` + columns + `);
+			SELECT test.watch('uids', 'uid');
+			SELECT reconciler.track('uid', 'uids', '{id}', 'place', running => 'running', ignore => '{place,running,seen}');`,
+		key:  func(number int) string { return fmt.Sprintf("'%08x-0000-4000-8000-00000000abcd'", number) },
+		rows: `SELECT place, ARRAY[id::text], jsonb_build_object('id', id, 'size', size, 'version', version)::text FROM uids WHERE running`,
+	},
+	"txt": {
+		name: "txt", main: `"Odd One"."Sites"`, keys: `a, "B c"`, everywhere: true,
+		setup: `CREATE SCHEMA "Odd One";
+			CREATE TABLE "Odd One"."Sites" (a text, "B c" text, place text, ` + columns + `, PRIMARY KEY (a, "B c"));
+			SELECT test.watch('"Odd One"."Sites"', 'txt');
+			SELECT reconciler.track('txt', '"Odd One"."Sites"', '{a,"B c"}', 'lower(place)', running => 'running AND size >= 0',
+				spec => $$jsonb_build_object('text', a || "B c", 'version', version)$$);`,
+		key: func(number int) string {
+			return fmt.Sprintf("'%s', 'n%d'", oddTexts[number%len(oddTexts)], number/len(oddTexts))
+		},
+		rows: `SELECT lower(place), ARRAY[a, "B c"], jsonb_build_object('text', a || "B c", 'version', version)::text FROM "Odd One"."Sites" WHERE running AND size >= 0`,
+	},
+	"svc": {
+		name: "svc", main: "services", keys: "id",
+		setup: `CREATE TABLE services (id bigint PRIMARY KEY, workspace bigint NOT NULL DEFAULT 0, place text NOT NULL, ` + columns + `);
+			CREATE INDEX ON services (workspace);
+			CREATE TABLE workspaces (id bigint PRIMARY KEY, suspended boolean NOT NULL DEFAULT false, seen int NOT NULL DEFAULT 0, version bigint NOT NULL DEFAULT nextval('test.versions'));
+			SELECT test.watch('services', 'svc'), test.watch('workspaces', 'workspace');
+			INSERT INTO workspaces (id) SELECT generate_series(0, 7);
+			CREATE VIEW service_specs AS
+				SELECT s.id, s.workspace, s.place, s.running AND NOT w.suspended AS running,
+					jsonb_build_object('version', s.version, 'workspace', w.id, 'workspace_version', w.version) AS spec
+				FROM services AS s JOIN workspaces AS w ON w.id = s.workspace;
+			SELECT reconciler.track('svc', 'service_specs', '{id}', 'place', running => 'running', spec => 'spec',
+				depends_on => '{"services": {"id": "id"}, "workspaces": {"id": "workspace"}}');`,
+		key: func(number int) string { return fmt.Sprint(number) },
+		rows: `SELECT s.place, ARRAY[s.id::text], jsonb_build_object('version', s.version, 'workspace', w.id, 'workspace_version', w.version)::text
+			FROM services s, workspaces w WHERE w.id = s.workspace AND s.running AND NOT w.suspended`,
+	},
+}
+
+// oddTexts are parts of keys that some layer may take for something else. They stand between quotes in SQL.
+var oddTexts = []string{
+	"plain", "", "a/b", `back\\slash`, `it''s`, "two words", "line\nbreak", "../../etc/passwd", "%2F", "ünïcødé", ".hidden", "-rf", `"quoted"`, "*", "x;--", "TAB\there",
+}
+
+// keyText joins the parts of a key as docs/concepts.md says.
+func keyText(parts []string) string {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	escaped := make([]string, len(parts))
+	for i, part := range parts {
+		escaped[i] = strings.NewReplacer(`\`, `\\`, `/`, `\/`).Replace(part)
+	}
+	return strings.Join(escaped, "/")
+}
+
+// fileName returns the path of an object's file in the directory of its target, as docs/drivers.md says. Keys of
+// worlds are too short to be cut.
+func fileName(resource, key string) string {
+	if key == "" {
+		return resource + "/%.json"
+	}
+	var b strings.Builder
+	for i := range len(key) {
+		c := key[i]
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '_', i > 0 && (c == '.' || c == '-'):
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return resource + "/" + b.String() + ".json"
+}

@@ -1,0 +1,335 @@
+package faulttest_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// world is a database with writers, replicas and targets, made from one seed.
+type world struct {
+	t         *testing.T
+	plan      *plan
+	cluster   *pgtest.Cluster
+	db        *pgtest.DB
+	dir, temp string
+	began     time.Time
+	replicas  []*replica
+	endpoints []*endpoint // in the order of the plan's targets; the last target has none
+	journal   journal
+	timeline  *timeline
+	stalls    stalls
+	owners    owners
+	backs     []time.Time // when the crashed server was back
+	losses    []loss      // owners that were killed or frozen
+	stopped   bool        // the server is down, by a fault
+	chance    *rand.Rand  // of the injector
+	disarmed  bool        // processes die no more by themselves
+
+	writerPIDs pidSet
+
+	mu         sync.Mutex // guards what follows
+	notes      []string
+	violations []violation
+	counts     map[string]int // sums over worlds
+	peaks      map[string]int // the greatest of all worlds
+	recoveries []recovery
+	approved   time.Time // when held deletes were approved for the first time
+	changes    []change  // what was committed, once it was read
+}
+
+// violation is something that must not happen.
+type violation struct {
+	What   string
+	Text   string
+	Object object    // whose calls are worth reading
+	At     time.Time // of the call
+}
+
+func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
+	t.Helper()
+	dir := t.TempDir()
+	w := &world{
+		t: t, plan: p, cluster: cluster, dir: dir, temp: filepath.Join(dir, "tmp"), began: time.Now(),
+		chance: p.stream(300), timeline: newTimeline(), counts: map[string]int{}, peaks: map[string]int{},
+	}
+	require.NoError(t, os.Mkdir(w.temp, 0o700))
+	w.db = cluster.New(t)
+	w.db.Exec(t, memory)
+	for _, name := range p.Resources {
+		w.db.Exec(t, resources[name].setup)
+	}
+	if !p.Notify {
+		w.db.Exec(t, `SELECT reconciler.set_notify(false)`)
+	}
+	for i := range p.Targets[:len(p.Targets)-1] {
+		e, err := newEndpoint(p, i, &w.journal)
+		require.NoError(t, err)
+		t.Cleanup(e.close)
+		w.endpoints = append(w.endpoints, e)
+	}
+	for i := range p.Replicas {
+		w.addReplica(i)
+	}
+	w.configure("direct", w.db.URL)
+	t.Cleanup(w.show)
+	return w
+}
+
+func (w *world) addReplica(number int) {
+	proxy, err := newProxy(w.db.URL)
+	require.NoError(w.t, err)
+	r := &replica{world: w, name: fmt.Sprintf("r%d", number), proxy: proxy}
+	r.config = w.configure(r.name, proxy.url)
+	w.replicas = append(w.replicas, r)
+	w.timeline.ill(r.name) // until it has started
+	w.t.Cleanup(func() {
+		for _, p := range r.all {
+			p.signal(syscall.SIGKILL)
+			<-p.exited
+		}
+		proxy.close()
+	})
+}
+
+// configure writes a config; it is in JSON, which is YAML too.
+func (w *world) configure(name, url string) (path string) {
+	w.t.Helper()
+	type options = map[string]any
+	var targets []options
+	for i, t := range w.plan.Targets {
+		guard := options{"max_fraction": 1}
+		if t.MaxDeletes >= 0 {
+			guard["max_deletes"] = t.MaxDeletes
+		}
+		target := options{
+			"name": t.Name, "driver": "file", "options": options{"dir": w.targetDir(t), "fsync": false}, "guard": guard,
+			"concurrency": t.Concurrency, "timeout": t.Timeout.String(), "sync_interval": t.Sync,
+			"backoff": options{"min": "50ms", "max": t.BackoffMax.String()},
+		}
+		if !t.File {
+			target["driver"] = "webhook"
+			target["options"] = options{"url": w.endpoints[i].url, "headers_env": options{headerReplica: "WORLD_REPLICA"}}
+		}
+		targets = append(targets, target)
+	}
+	notify := "auto"
+	if !w.plan.Notify {
+		notify = "off"
+	}
+	text, err := json.MarshalIndent(options{
+		"database_url": url, "listen": "127.0.0.1:0", "log": options{"level": "info", "format": "json"}, "notify": notify,
+		"shutdown_timeout": "5s", "retention": options{"max_age": "1m", "max_rows": w.plan.MaxRows}, "targets": targets,
+	}, "", "  ")
+	require.NoError(w.t, err)
+	path = filepath.Join(w.dir, name+".yaml")
+	require.NoError(w.t, os.WriteFile(path, text, 0o600))
+	return path
+}
+
+func (w *world) targetDir(t targetPlan) string { return filepath.Join(w.dir, "target-"+t.Name) }
+
+// note writes a line into the world's schedule.
+func (w *world) note(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.notes = append(w.notes, fmt.Sprintf("%s %6.2fs ", time.Now().Format("15:04:05.000"), time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
+}
+
+// violate says that something happened that must not.
+func (w *world) violate(what, format string, args ...any) {
+	w.note("VIOLATION %s: "+format, append([]any{what}, args...)...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.violations = append(w.violations, violation{What: what, Text: fmt.Sprintf(format, args...)})
+}
+
+func (w *world) count(what string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counts[what] += n
+}
+
+func (w *world) most(what string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.peaks[what] = max(w.peaks[what], n)
+}
+
+// run lives the world through, from its start to the last look at it.
+func (w *world) run() {
+	stop := make(chan struct{})
+	quiet := make(chan struct{})
+	var writing, watching sync.WaitGroup
+	watching.Go(func() { w.stalls.watch(quiet) })
+	watching.Go(func() { w.watchOwners(quiet) })
+	watching.Go(func() { w.watchWaits(quiet) })
+	for _, r := range w.replicas {
+		r.start("")
+	}
+	for i := range w.plan.Writers {
+		x := w.newWriter(i, stop)
+		writing.Go(x.run)
+	}
+	writing.Go(func() { w.probe(stop) })
+	defer watching.Wait()
+	defer sync.OnceFunc(func() { close(quiet) })()
+	func() {
+		defer writing.Wait()
+		defer close(stop)
+		w.inject()
+	}()
+	w.settle()
+	w.judge()
+	w.leave()
+}
+
+// probe changes a row of every webhook target all the time, so that there is always something to apply.
+func (w *world) probe(done <-chan struct{}) {
+	x := w.newWriter(len(w.plan.Targets)+w.plan.Writers, done)
+	ctx := context.WithoutCancel(w.t.Context())
+	for {
+		for i := range w.endpoints {
+			err := x.touch(ctx, i)
+			x.look(ctx, err)
+			if err != nil {
+				break
+			}
+		}
+		select {
+		case <-done:
+			x.finish(ctx)
+			return
+		default:
+			pass(200*time.Millisecond, done)
+		}
+	}
+}
+
+// touch changes the row of the prober in a target.
+func (x *writer) touch(ctx context.Context, target int) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if x.conn == nil || x.conn.IsClosed() {
+		conn, err := x.connect(ctx)
+		if err != nil {
+			return err
+		}
+		x.conn = conn
+	}
+	_, err := x.conn.Exec(ctx, fmt.Sprintf("INSERT INTO nums (id, place) VALUES (%d, '%s') ON CONFLICT (id) DO UPDATE SET version = nextval('test.versions')",
+		probeKeys+target, x.world.plan.Targets[target].Name))
+	return err
+}
+
+// mayLoseConnections says whether a connection of a writer may just have broken.
+func (w *world) mayLoseConnections(err error) bool {
+	var broken net.Error
+	lost := errors.As(err, &broken) || pgxClosed(err)
+	return lost && !w.timeline.healthy(partWriters, time.Now().Add(-5*time.Second), time.Now())
+}
+
+func pgxClosed(err error) bool {
+	text := err.Error()
+	for _, part := range []string{"EOF", "conn closed", "broken pipe", "connection reset", "connection refused", "closed network connection", "failed to connect"} {
+		if strings.Contains(text, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// text runs a query that gives one value, again and again while the server is away.
+func (w *world) text(sql string, args ...any) (text string) {
+	w.t.Helper()
+	w.insist(func(ctx context.Context, conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, "SELECT coalesce(("+sql+")::text, '')", args...).Scan(&text)
+	})
+	return text
+}
+
+// insist calls a function with a connection until it succeeds.
+func (w *world) insist(call func(context.Context, *pgx.Conn) error) {
+	w.t.Helper()
+	var err error
+	for range 100 {
+		if err = w.once(call); err == nil {
+			return
+		}
+		pass(100*time.Millisecond, w.t.Context().Done())
+	}
+	require.NoError(w.t, err)
+}
+
+func (w *world) once(call func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 30*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, w.db.URL)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	return call(ctx, conn)
+}
+
+// shownMost is how many violations of a world are shown: the others are hardly news.
+const shownMost = 8
+
+// complain fails the test with what was found.
+func (w *world) complain() {
+	for i, v := range w.violations {
+		if i == shownMost {
+			w.t.Errorf("seed %d: and %d more", w.plan.Seed, len(w.violations)-i)
+			return
+		}
+		w.t.Errorf("seed %d: %s: %s", w.plan.Seed, v.What, clip(v.Text))
+	}
+}
+
+// show prints what is known of a world that failed.
+func (w *world) show() {
+	w.mu.Lock()
+	notes, violations := strings.Join(w.notes, "\n"), w.violations
+	w.mu.Unlock()
+	if !w.t.Failed() && !*flagTrace {
+		return
+	}
+	var logs strings.Builder
+	for _, r := range w.replicas {
+		logs.WriteString(r.logs())
+	}
+	w.t.Logf("%s\nwhat happened:\n%s\n\n%s", w.plan, notes, logs.String())
+	calls := w.journal.all()
+	for i, v := range violations {
+		if i == shownMost {
+			break
+		}
+		var lines strings.Builder
+		if v.Object != (object{}) {
+			for _, c := range of(calls, v.Object, v.At) {
+				fmt.Fprintf(&lines, "\n    %s", c)
+			}
+			for _, c := range w.changes {
+				if c.concerns(v.Object) {
+					fmt.Fprintf(&lines, "\n    %s", c)
+				}
+			}
+		}
+		w.t.Logf("%s: %s%s", v.What, clip(v.Text), lines.String())
+	}
+}

@@ -1,0 +1,39 @@
+package main
+
+import "slices"
+
+// Packages whose tests notice.
+const (
+	applyTests  = "./internal/apply"
+	faultTests  = "./internal/faulttest"
+	leaseTests  = "./internal/lease"
+	outboxTests = "./internal/outbox"
+	serverTests = "./internal/server"
+	ownerFile   = "internal/apply/owner.go"
+	workFile    = "internal/apply/work.go"
+	queueFile   = "internal/apply/queue.go"
+	readerFile  = "internal/apply/reader.go"
+	settlerFile = "internal/apply/settler.go"
+	decideFile  = "internal/apply/decide.go"
+	guardFile   = "internal/apply/guard.go"
+	trackerFile = "internal/apply/tracker.go"
+	tickerFile  = "internal/outbox/ticker.go"
+	stewardFile = "internal/outbox/steward.go"
+	scanFile    = "internal/sync/scan.go"
+	runnerFile  = "internal/sync/runner.go"
+	grantFile   = "internal/lease/grant.go"
+	tickSQL     = "internal/store/tick.sql.go"
+	syncSQL     = "internal/store/sync.sql.go"
+	desiredPage = "internal/desired/page.go"
+	leaseSQL    = "internal/store/lease.sql.go"
+	captureSQL  = "db/migrations/00003_capture.sql"
+	cursorSQL   = "db/migrations/00005_cursor.sql"
+	settleSQL   = "db/migrations/00012_settle.sql"
+	desiredRead = "internal/desired/read.go"
+	reloadFile  = "internal/driver/file/reload.go"
+)
+
+// All lists every mutant.
+func All() []Mutant {
+	return slices.Concat(loss, stall, staleness, isolation, proof, massDeletes, memory, writers, bounds, owners, lanes, plans, restores)
+}

@@ -1,0 +1,185 @@
+package main
+
+// I8: writers are safe.
+var writers = []Mutant{
+	{
+		Name: "expressions-unguarded", Invariant: "I8", Removed: "expressions that fail on a row do not fail the write",
+		Edits: []Edit{{
+			captureSQL, "    EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN\n        old_target%1$s := NULL;",
+			"    EXCEPTION WHEN SQLSTATE 'ZZ000' THEN\n        old_target%1$s := NULL;",
+		}},
+		Package: outboxTests, Run: "^TestCaptureOfRowThatCannotBeEvaluated$",
+	},
+	{
+		Name: "no-op-updates-captured", Invariant: "I8", Removed: "updates that change nothing write nothing",
+		Edits:   []Edit{{captureSQL, "record_image_ne(ROW(%s), ROW(%s))'", "record_image_ne(ROW(%s), ROW(%s)) OR true'"}},
+		Package: outboxTests, Run: "^(TestCaptureOfOneRow|TestCaptureOfEveryKindOfStatement)$",
+	},
+	{
+		Name: "no-op-updates-of-all-captured", Invariant: "I8", Removed: "the same where no column is ignored",
+		Edits:   []Edit{{captureSQL, "THEN 'pg_catalog.record_image_ne(OLD.*, NEW.*)'\n", "THEN 'true'\n"}},
+		Package: outboxTests, Run: "^TestCaptureOfNothingWithEveryColumnWatched$",
+	},
+	{
+		Name: "ignored-columns-captured", Invariant: "I8", Removed: "updates of ignored columns write nothing",
+		Edits:   []Edit{{captureSQL, "SELECT CASE WHEN watched IS NULL THEN 'pg_catalog", "SELECT CASE WHEN true THEN 'pg_catalog"}},
+		Package: outboxTests, Run: "^TestCaptureOfOneRow$",
+	},
+	{
+		Name: "probe-held", Invariant: "I8", Removed: "a writer gives the sleep lock back at once that it probed",
+		Edits: []Edit{{
+			captureSQL, "pg_try_advisory_lock_shared(%1$s) THEN\n        PERFORM pg_advisory_unlock_shared(%1$s);",
+			"pg_try_advisory_xact_lock_shared(%1$s) THEN\n        NULL;",
+		}},
+		Package: outboxTests, Run: "^TestCaptureProbesWithoutHoldingTheLock$",
+	},
+	{
+		Name: "always-notify", Invariant: "I8", Removed: "writers do not notify a leader that is awake",
+		Edits:   []Edit{{captureSQL, "    IF pg_try_advisory_lock_shared(%1$s) THEN\n", "    IF pg_try_advisory_lock_shared(%1$s) IS NULL THEN\n"}},
+		Package: outboxTests, Run: "^(TestCaptureNotifiesASleepingLeader|TestCaptureProbesWithoutHoldingTheLock)$",
+	},
+	{
+		Name: "track-waits-for-ever", Invariant: "I8", Removed: "track() bounds its wait for locks",
+		Edits:   []Edit{{captureSQL, "IF before = '0' OR before::interval > '3s' THEN", "IF false THEN"}},
+		Package: outboxTests, Run: "^TestTrackBoundsItsWaitForLocks$",
+	},
+}
+
+// I9: everything is bounded.
+var bounds = []Mutant{
+	{
+		Name: "queue-unbounded", Invariant: "I9", Removed: "the queue has a bound",
+		Edits:   []Edit{{queueFile, "if (!ok || it.Lane < old.Lane) && q.size[it.Lane] >= queueRows {", "if false {"}},
+		Package: applyTests, Run: "^(TestFullLaneMakesItsSourceWait|TestPushAndTakeEndWithTheirContext)$",
+	},
+	{
+		Name: "pages-unbounded", Invariant: "I9", Removed: "open pages have a bound",
+		Edits:   []Edit{{trackerFile, "if len(t.pages) >= openPages || t.total >= openObjects {", "if false {"}},
+		Package: applyTests, Run: "^TestOpenPagesAreBounded$",
+	},
+	{
+		Name: "sync-page-unbounded", Invariant: "I9", Removed: "a sync reads page by page",
+		Edits:   []Edit{{scanFile, "const pageRows = 2000\n", "const pageRows = 2000000\n"}},
+		Package: faultTests, Run: "^TestCrashPoints$/^sync-page$",
+	},
+	{
+		Name: "page-limit-ignored", Invariant: "I9", Removed: "a page of rows, or of the ledger, has no more than it is asked for",
+		Edits: []Edit{
+			{syncSQL, "ORDER BY key LIMIT $4::int\n", "ORDER BY key LIMIT ($4::int + 1000000)\n"},
+			{desiredPage, "ORDER BY %s LIMIT (SELECT $3::int))\", columns", "ORDER BY %s LIMIT (SELECT $3::int + 1000000))\", columns"},
+		},
+		Package: serverTests, Run: "^TestSyncReadsNoMoreThanAPage$",
+	},
+	{
+		Name: "outbox-unbounded", Invariant: "I9", Removed: "the outbox has a most of rows",
+		Edits:   []Edit{{cursorSQL, "IF (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows\n", "IF false AND (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows\n"}},
+		Package: outboxTests, Run: "^TestConsumerBeyondMaxRowsIsCutOff$",
+	},
+}
+
+// I10: one owner.
+var owners = []Mutant{
+	{
+		Name: "fence-open", Invariant: "I10", Removed: "fence() refuses a deposed owner",
+		Edits: []Edit{{
+			cursorSQL, "        RAISE EXCEPTION 'target % was taken over by another process: term % is over', fence.target_id, fence.term USING ERRCODE = 'RC001';\n",
+			"        NULL;\n",
+		}},
+		Package: leaseTests, Run: "^TestFence$",
+	},
+	{
+		Name: "results-unfenced", Invariant: "I10", Removed: "results are written behind fence()",
+		Edits:   []Edit{{settleSQL, "    PERFORM reconciler.fence(settle.target_id, settle.owner, settle.term);\n", ""}},
+		Package: serverTests, Run: "^TestDeposedOwnerWritesNothing$",
+	},
+	{
+		Name: "living-lease-taken", Invariant: "I10", Removed: "a lease that lives is not taken",
+		Edits:   []Edit{{leaseSQL, "WHERE t.owner IS NULL OR t.lease_until <= clock_timestamp() OR t.owner = $4::uuid", "WHERE true OR t.owner = $4::uuid"}},
+		Package: leaseTests, Run: "^TestFence$",
+	},
+	{
+		Name: "lease-allows-every-call", Invariant: "I10", Removed: "a lease allows only calls that end within it",
+		Edits:   []Edit{{grantFile, "return left > 0 && left >= d", "return left > 0 || left <= d"}},
+		Package: leaseTests, Run: "^TestGrant$",
+	},
+	{
+		Name: "lease-not-asked", Invariant: "I10", Removed: "a call waits until the lease outlives it",
+		Edits:   []Edit{{workFile, "if o.cfg.Grant.Allows(o.cfg.Timeout) && ctx.Err() == nil {", "if ctx.Err() == nil {"}},
+		Package: applyTests, Run: "^TestNoCallBeginsThatMayOutliveTheLease$",
+	},
+	{
+		Name: "deposed-leader-ticks", Invariant: "I10", Removed: "a deposed leader makes no revision",
+		Edits:   []Edit{{tickSQL, "WHERE l.name = 'tick' AND l.owner = $2::uuid AND l.term = $3::bigint)\n", "WHERE l.name = 'tick' OR l.owner = $2::uuid AND l.term = $3::bigint)\n"}},
+		Package: outboxTests, Run: "^(TestDeposedLeaderMakesNoRevision|TestCursorOfADeposedLeader)$",
+	},
+	{
+		Name: "crash-is-clean", Invariant: "I10", Removed: "a target that was taken over from a dead owner is not clean",
+		Edits:   []Edit{{leaseSQL, "clean = t.clean AND t.owner IS NULL,", "clean = t.clean,"}},
+		Package: leaseTests, Run: "^TestTakeover$",
+	},
+}
+
+// I11: live changes come first, and a sync has its share.
+var lanes = []Mutant{
+	{
+		Name: "sync-fills-window", Invariant: "I11", Removed: "a part of the window is kept for live changes",
+		Edits:   []Edit{{queueFile, "sync = min(free-live, max(0, q.window-kept-q.inFlight[LaneSync]))", "sync = free - live"}},
+		Package: applyTests, Run: "^TestLanesHaveTheirShares$",
+	},
+	{
+		Name: "sync-uses-every-worker", Invariant: "I11", Removed: "some workers are kept for live changes",
+		Edits:   []Edit{{ownerFile, "make(chan struct{}, max(1, cfg.Concurrency-max(1, cfg.Concurrency/4)))", "make(chan struct{}, cfg.Concurrency)"}},
+		Package: applyTests, Run: "^TestSlowSyncLeavesWorkersToLiveChanges$",
+	},
+	{
+		Name: "live-fills-window", Invariant: "I11", Removed: "a part of the window is kept for a sync",
+		Edits:   []Edit{{queueFile, "live = min(live, max(0, q.window-kept-q.inFlight[LaneLive]))", "live = min(live, free)"}},
+		Package: applyTests, Run: "^TestLanesHaveTheirShares$",
+	},
+	{
+		Name: "live-always-first", Invariant: "I11", Removed: "each fourth call is a sync's, if it has one",
+		Edits:   []Edit{{workFile, "if n%4 == 3 && o.trySync(ctx, &sync) || n%4 != 3 && o.tryLive(ctx, &live) {", "if o.tryLive(ctx, &live) {"}},
+		Package: applyTests, Run: "^TestFastLiveChangesLeaveASyncItsShare$",
+	},
+}
+
+// C20: what is large is read by its index, whatever the planner knows.
+var plans = []Mutant{
+	{
+		Name: "giant-read-from-its-start", Invariant: "C20", Removed: "a page of a giant transaction starts where the last one ended, by one bound that the index can take",
+		Edits:   []Edit{{tickSQL, "(i.xid, i.seq) > (g.xid, g.seq) AND i.xid < g.below", "(i.xid > g.xid OR i.xid = g.xid AND i.seq > g.seq) AND i.xid < g.below"}},
+		Package: outboxTests, Run: "^TestEveryPageOfAGiantTransactionCostsTheSame$",
+	},
+	{
+		Name: "plans-kept", Invariant: "C20", Removed: "a query of many keys is planned for itself, not when the table was small",
+		Edits:   []Edit{{desiredRead, "	if n < manyKeys {\n", "	if n < 1000*manyKeys {\n"}},
+		Package: "./internal/desired", Run: "^TestPlansOfSmallTablesAreNotKept$",
+	},
+}
+
+// I12: a restore is noticed.
+var restores = []Mutant{
+	{
+		Name: "restore-unnoticed", Invariant: "I12", Removed: "adopt() finds a restored database",
+		Edits: []Edit{{
+			cursorSQL, "IS NOT DISTINCT FROM (sysid, line, dbid) AND NOT lost THEN", "IS NOT DISTINCT FROM (sysid, line, dbid) OR state.system_identifier IS NOT NULL THEN",
+		}},
+		Package: serverTests, Run: "^TestRestoredDatabaseIsNoticed$",
+	},
+	{
+		Name: "lost-revisions-unnoticed", Invariant: "I12", Removed: "a process that has seen revisions which the database has no more takes it for restored",
+		Edits:   []Edit{{cursorSQL, "lost := known > coalesce((SELECT max(revision) FROM reconciler.ticks), 0);", "lost := false;"}},
+		Package: faultTests, Run: "^TestRareFilesThatArePutBackAreAppliedAnew$",
+	},
+	{
+		Name: "restore-keeps-cursors", Invariant: "I12", Removed: "after a restore cursors are dropped and a sync is asked for",
+		Edits: []Edit{
+			{
+				cursorSQL, "term = greatest(term, floor_), clean = false,\n        cursor_revision = NULL, cursor_snapshot = NULL, batch_revision",
+				"term = greatest(term, floor_), clean = true, batch_revision",
+			},
+			{cursorSQL, "start_over.reason, true FROM reconciler.targets WHERE configured\n", "start_over.reason, true FROM reconciler.targets WHERE false\n"},
+		},
+		Package: serverTests, Run: "^TestRestoredDatabaseIsNoticed$",
+	},
+}

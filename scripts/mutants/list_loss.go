@@ -1,0 +1,113 @@
+package main
+
+// I1: no change is lost.
+var loss = []Mutant{
+	{
+		Name: "cursor-before-ledger", Invariant: "I1", Removed: "the cursor waits for the ledger: objects count as recorded when they are handed out",
+		Edits:   []Edit{{readerFile, "\t\to.tracker.add(page, it.ObjectID)\n", ""}},
+		Package: serverTests, Run: "^TestCursorPassesNothingThatTheLedgerDoesNotKnow$",
+	},
+	{
+		Name: "cursor-ignores-objects", Invariant: "I1", Removed: "the cursor stops before a page with objects that are not recorded",
+		Edits:   []Edit{{trackerFile, "t.pages[n].handed && len(t.pages[n].objects) == 0 {", "t.pages[n].handed {"}},
+		Package: applyTests, Run: "^(TestCursorMovesOverSettledPagesOnly|TestCursorIsTheLongestSettledPrefix)$",
+	},
+	{
+		Name: "max-id-cursor", Invariant: "I1", Removed: "the snapshot in the cursor: what was in progress at the last tick is not read any more, as if the highest id seen were the cursor",
+		Edits: []Edit{
+			{tickSQL, "x WHERE pg_visible_in_snapshot(x.xip, pg_current_snapshot())", "x WHERE false AND pg_visible_in_snapshot(x.xip, pg_current_snapshot())"},
+			{tickSQL, "AND pg_visible_in_snapshot(xip, $3::text::pg_snapshot)) AS x", "AND false AND pg_visible_in_snapshot(xip, $3::text::pg_snapshot)) AS x"},
+		},
+		Package: serverTests, Run: "^TestOpenTransactionDelaysItsOwnChangesOnly$",
+	},
+	{
+		Name: "max-id-tick", Invariant: "I1", Removed: "the same where a tick is made only",
+		Edits:   []Edit{{tickSQL, "x WHERE pg_visible_in_snapshot(x.xip, pg_current_snapshot())", "x WHERE false AND pg_visible_in_snapshot(x.xip, pg_current_snapshot())"}},
+		Package: outboxTests, Run: "^(TestCursorOverCommitsOutOfOrder|TestEveryCommittedRowArrivesOnce)$",
+	},
+	{
+		Name: "max-id-batch", Invariant: "I1", Removed: "the same where a batch over several ticks is read only",
+		Edits:   []Edit{{tickSQL, "AND pg_visible_in_snapshot(xip, $3::text::pg_snapshot)) AS x", "AND false AND pg_visible_in_snapshot(xip, $3::text::pg_snapshot)) AS x"}},
+		Package: outboxTests, Run: "^(TestCursorReadsOnFromAnyTick|TestCursorMissesNothingUnderStress)$",
+	},
+	{
+		Name: "doze-ends-early", Invariant: "I1", Removed: "the doze lasts until every transaction has ended that may have seen the sleep lock free",
+		Edits:   []Edit{{tickerFile, "\tif inProgress {\n\t\treturn nil\n\t}\n", "\t_ = inProgress\n"}},
+		Package: outboxTests, Run: "^TestTransactionOlderThanTheSleepIsFoundByTheDoze$",
+	},
+	{
+		Name: "no-doze", Invariant: "I1", Removed: "the doze: the leader goes from awake to asleep at once",
+		Edits:   []Edit{{tickerFile, "l.mode, l.dozingAt = modeDozing, now", "l.mode, l.dozingAt = modeAsleep, now"}},
+		Package: outboxTests, Run: "^(TestTransactionOlderThanTheSleepIsFoundByTheDoze|TestLeaderSleepsWhenNothingHappens)$",
+	},
+	{
+		Name: "no-wake", Invariant: "I1", Removed: "writers wake a leader that sleeps",
+		Edits:   []Edit{{captureSQL, "        PERFORM pg_notify('reconciler_wake', '');\n", "        NULL;\n"}},
+		Package: outboxTests, Run: "^TestCaptureNotifiesASleepingLeader$",
+	},
+	{
+		Name: "steward-does-not-wake", Invariant: "I1", Removed: "the leader is woken for rows that it wrote itself",
+		Edits:   []Edit{{stewardFile, "\t\ts.Wake()\n", ""}},
+		Package: serverTests, Run: "^TestChangeOfABaseTableDoesNotWaitForThePoll$",
+	},
+	{
+		Name: "vanished-not-looked-for", Invariant: "I1", Removed: "recorded objects of joined resources are looked at again when their row has vanished",
+		Edits:   []Edit{{settlerFile, "vanished, err := s.o.vanished(ctx, batch)", "vanished, err := map[ObjectID]bool{}, error(nil)"}},
+		Package: serverTests, Run: "^TestJoinedRowThatVanishesDuringItsFirstCall$",
+	},
+	{
+		Name: "takeover-forces-nothing", Invariant: "I1", Removed: "after a crash the former owner's last events force calls and deletes",
+		Edits:   []Edit{{readerFile, "{ return cur.base.Revision < o.replay }", "{ return cur.base.Revision < o.replay && false }"}},
+		Package: serverTests, Run: "^TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow$",
+	},
+	{
+		Name: "takeover-is-clean", Invariant: "C74", Removed: "an owner knows that the ledger may lack objects after a crash",
+		Edits: []Edit{
+			{ownerFile, "\to.clean.Store(row.Clean)\n\tif !row.Clean {", "\to.clean.Store(true)\n\tif !row.Clean && false {"},
+			{ownerFile, "\to.clean.Store(row.Clean)\n\to.cfg.Metrics", "\to.clean.Store(true)\n\to.cfg.Metrics"},
+		},
+		Package: serverTests, Run: "^TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow$",
+	},
+	{
+		Name: "unknown-is-absent", Invariant: "C74", Removed: "what the ledger does not know is deleted all the same after a crash",
+		Edits:   []Edit{{decideFile, "trusted := l.clean && !l.item.Force", "trusted := !l.item.Force"}},
+		Package: applyTests, Run: "^TestDecisionsAboutUnwantedObjects$",
+	},
+	{
+		Name: "sync-calls-unrecorded", Invariant: "C74", Removed: "a sync records what it is about to call for the first time, where the target cannot list",
+		Edits:   []Edit{{runnerFile, "if r.lister == nil && run.Mode != ModeReport {", "if false && r.lister == nil && run.Mode != ModeReport {"}},
+		Package: serverTests, Run: "^TestTruncatedRowsOfADeadSyncLeaveNoOrphan$",
+	},
+	{
+		Name: "outlive-not-waited", Invariant: "I1", Removed: "the sync after a crash waits until the last call of the dead owner must have ended",
+		Edits:   []Edit{{runnerFile, "case <-time.After(time.Until(r.local.Add(r.cfg.Timeout))):", "case <-time.After(0):"}},
+		Package: faultTests, Run: "^TestLateCallOfADeadOwnerIsMadeGood$",
+	},
+	{
+		Name: "retention-without-interest", Invariant: "I1", Removed: "the outbox keeps what some consumer has not read",
+		Edits:   []Edit{{cursorSQL, "IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) THEN", "IF true THEN"}},
+		Package: outboxTests, Run: "^(TestRowsWithoutARevisionStay|TestConsumerBeyondMaxAgeIsCutOff|TestPartsOfTheOutboxTakeTurns)$",
+	},
+	{
+		Name: "floor-stays", Invariant: "I1", Removed: "the floor rises when unread rows are dropped",
+		Edits:   []Edit{{cursorSQL, "            UPDATE reconciler.settings SET floor_revision = newest.revision;\n", ""}},
+		Package: outboxTests, Run: "^TestConsumerBeyondMaxRowsIsCutOff$",
+	},
+	{
+		Name: "reload-not-owed", Invariant: "I1", Removed: "a file target notes that a reload is owed before it changes a file",
+		Edits:   []Edit{{reloadFile, "\t\tr.noted = f.Close() == nil\n", "\t\tr.noted = f.Close() == nil && os.Remove(r.owedPath) == nil\n"}},
+		Package: faultTests, Run: "^TestReloadThatADeadProcessOwesIsMadeGood$",
+	},
+}
+
+// I2: an open transaction delays its own changes only.
+var stall = []Mutant{
+	{
+		Name: "ticks-wait-for-transactions", Invariant: "I2", Removed: "ticks are made while transactions are open",
+		Edits: []Edit{{
+			tickSQL, "AND l.owner = $2::uuid AND l.term = $3::bigint)\n",
+			"AND l.owner = $2::uuid AND l.term = $3::bigint)\n      AND pg_snapshot_xmin(pg_current_snapshot()) = pg_snapshot_xmax(pg_current_snapshot())\n",
+		}},
+		Package: serverTests, Run: "^TestOpenTransactionDelaysItsOwnChangesOnly$",
+	},
+}
