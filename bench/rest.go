@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// benchRest measures what the product costs when nothing changes, and how soon it works when there is much in the ledger.
+func benchRest(ctx context.Context, l *lab) ([]Figure, error) {
+	objects := l.rows(100_000)
+	if err := l.fresh(ctx, objectsSchema(objects)...); err != nil {
+		return nil, err
+	}
+	p, err := l.run(discard(target))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.settled(ctx); err != nil {
+		return nil, err
+	}
+	// Statistics are written with a delay, and the leader goes to sleep first.
+	time.Sleep(5 * time.Second)
+	const statements = `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`
+	watch := max(5*time.Second, time.Duration(l.scale*float64(time.Minute)))
+	began := time.Now()
+	before, err := l.number(ctx, statements)
+	if err != nil {
+		return nil, err
+	}
+	cpu, err := p.cpu()
+	if err != nil {
+		return nil, err
+	}
+	time.Sleep(watch)
+	after, err := l.number(ctx, statements)
+	if err != nil {
+		return nil, err
+	}
+	spent, err := p.cpu()
+	if err != nil {
+		return nil, err
+	}
+	seconds := time.Since(began).Seconds()
+	// leader, listener, leases, owner, sync, steward
+	const loops = 6
+	figures := []Figure{
+		Figure{Bench: "idle", What: fmt.Sprintf("%d objects in sync: transactions for each of %d loops", objects, loops), Unit: "/s", Values: []float64{(after - before) / seconds / loops}}.atMost(.2, "≤ 0.2/s"),
+		Figure{Bench: "idle", What: "processor time", Unit: "% of a core", Values: []float64{100 * (spent - cpu).Seconds() / seconds}}.atMost(.2, "≤ 0.2 %"),
+	}
+	if err := p.stop(); err != nil {
+		return nil, err
+	}
+	started, err := l.firstLive(ctx)
+	return append(figures, started...), err
+}
+
+// firstLive measures from the start of the process until a change made meanwhile is applied.
+func (l *lab) firstLive(ctx context.Context) ([]Figure, error) {
+	objects := l.rows(1_000_000)
+	if err := l.fresh(ctx, append(objectsSchema(objects), `CREATE TABLE others (id int PRIMARY KEY)`, `SELECT reconciler.track('other', 'others', '{id}', '''other''')`)...); err != nil {
+		return nil, err
+	}
+	p, err := l.run(discard(target), discard("other"))
+	if err != nil {
+		return nil, err
+	}
+	if err := l.settled(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.stop(); err != nil {
+		return nil, err
+	}
+	if err := l.exec(ctx, `VACUUM ANALYZE reconciler.ledger`, `CHECKPOINT`); err != nil {
+		return nil, err
+	}
+	var took []float64
+	for round := range l.rounds {
+		began := time.Now()
+		if p, err = l.run(discard(target), discard("other")); err != nil {
+			return nil, err
+		}
+		if _, err := l.arrival(ctx, round+1); err != nil {
+			return nil, err
+		}
+		took = append(took, time.Since(began).Seconds())
+		if err := p.stop(); err != nil {
+			return nil, err
+		}
+	}
+	return []Figure{Figure{Bench: "start", What: fmt.Sprintf("to the first live apply, %d objects in the ledger", objects), Unit: "s", Values: took}.atMost(1, "≤ 1 s")}, nil
+}
+
+// benchTargets measures the same changes for one target and for many.
+func benchTargets(ctx context.Context, l *lab) ([]Figure, error) {
+	changes := l.rows(50_000)
+	crowd := []int{1, 10, 100, 1000}
+	rates, connections := map[int][]float64{}, map[int][]float64{}
+	for range min(l.rounds, 3) {
+		for _, n := range crowd {
+			if err := l.fresh(ctx,
+				`CREATE TABLE objects (id int PRIMARY KEY, target text NOT NULL, n int NOT NULL DEFAULT 0) WITH (fillfactor = 50)`,
+				fmt.Sprintf(`INSERT INTO objects SELECT i, 't' || i %% %d FROM generate_series(1, %d) AS i`, n, changes),
+				`SELECT reconciler.track('object', 'objects', '{id}', 'target')`, `CREATE INDEX ON objects (target, id)`, `VACUUM ANALYZE`); err != nil {
+				return nil, err
+			}
+			targets := make([]map[string]any, n)
+			for i := range targets {
+				targets[i] = discard(fmt.Sprint("t", i))
+			}
+			p, err := l.run(targets...)
+			if err != nil {
+				return nil, err
+			}
+			if err := l.until(ctx, fmt.Sprintf(`SELECT (count(*) = %d)::int FROM reconciler.status WHERE state = 'ok'`, n)); err != nil {
+				return nil, err
+			}
+			began := time.Now()
+			if err := l.exec(ctx, `UPDATE objects SET n = n + 1`); err != nil {
+				return nil, err
+			}
+			if err := l.settled(ctx); err != nil {
+				return nil, err
+			}
+			rates[n] = append(rates[n], float64(changes)/time.Since(began).Seconds())
+			sessions, err := l.number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
+			if err != nil {
+				return nil, err
+			}
+			connections[n] = append(connections[n], sessions)
+			if err := p.stop(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var figures []Figure
+	for _, n := range crowd[1:] {
+		figures = append(figures,
+			Figure{Bench: "targets", What: fmt.Sprintf("%d changes over %d targets", changes, n), Unit: "changes/s", Values: rates[n], Against: "1 target", Limits: rates[1]}.atLeast(1/1.5, "≥ 0.67"),
+			Figure{Bench: "targets", What: fmt.Sprintf("connections, %d targets", n), Unit: "", Values: connections[n], Against: "1 target", Limits: connections[1]}.atMost(1.2, "constant"))
+	}
+	return figures, nil
+}
