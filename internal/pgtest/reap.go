@@ -115,7 +115,13 @@ func reap(users *os.File, dir string) error {
 			return err
 		}
 	}
-	return os.RemoveAll(dir)
+	// Renamed first: in a directory that is being emptied the next process would find a lock to take, and lose what it makes.
+	// What stays of it if we die here, the next sweep removes.
+	removed := dir + "." + uniqueName("removed")
+	if err := os.Rename(dir, removed); err != nil {
+		return err
+	}
+	return os.RemoveAll(removed)
 }
 
 // sweep reaps every directory in base, except one, whose users and reaper have all died. It is a

@@ -3,10 +3,12 @@ package pgtest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -168,6 +170,33 @@ func TestReapLeavesADirectoryThatIsSomebodyElsesByNow(t *testing.T) {
 	require.True(t, isAt(current, filepath.Join(dir, usersLock)))
 	require.NoError(t, reap(current, dir))
 	require.NoDirExists(t, dir)
+}
+
+// A server's directory vanishes at once: whoever joined it while it was being emptied would lose what it makes there.
+func TestNobodyJoinsADirectoryThatIsBeingRemoved(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir := filepath.Join(base, "server")
+	old, err := join(dir)
+	require.NoError(t, err)
+	data := filepath.Join(dir, "data")
+	require.NoError(t, os.Mkdir(data, 0o755))
+	for i := range 5_000 {
+		require.NoError(t, os.WriteFile(filepath.Join(data, strconv.Itoa(i)), nil, 0o600))
+	}
+	gone := make(chan error)
+	go func() { gone <- errors.Join(reap(old, dir), old.Close()) }()
+
+	require.Eventually(t, func() bool { return !isAt(old, filepath.Join(dir, usersLock)) }, reapTimeout, time.Microsecond)
+	current, err := join(dir)
+	require.NoError(t, err)
+	defer current.Close()
+	require.NoDirExists(t, data)
+	require.NoError(t, <-gone)
+	require.True(t, isAt(current, filepath.Join(dir, usersLock)))
+	entries, err := os.ReadDir(base)
+	require.NoError(t, err)
+	require.Len(t, entries, 1, "of the old directory nothing is left")
 }
 
 func TestCheckBaseRefusesWhatOthersCanWriteTo(t *testing.T) {
