@@ -208,7 +208,7 @@ CREATE TABLE reconciler.ledger (
     CHECK (state <> 'applied' OR (wanted AND present AND applied_hash IS NOT NULL))
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE reconciler.ledger IS 'What each target has, one row for each object. Read it through the view reconciler.objects.';
-COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or may have it.';
+COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or may have it: false until the first call for it is recorded.';
 COMMENT ON COLUMN reconciler.ledger.failed_hash IS 'Hash of the spec that ended in a terminal error: the same spec is not tried again.';
 COMMENT ON COLUMN reconciler.ledger.approved IS 'A person approved this delete: the guard lets it pass.';
 COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';

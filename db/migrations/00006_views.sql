@@ -67,7 +67,7 @@ COMMENT ON COLUMN reconciler.objects.desired_revision IS 'Revision of the newest
 COMMENT ON COLUMN reconciler.objects.applied_revision IS 'Revision that the target has; NULL when it was never applied.';
 COMMENT ON COLUMN reconciler.objects.attempts IS 'Failed attempts since the last success or the last change.';
 COMMENT ON COLUMN reconciler.objects.held_by IS 'For state held: pause, guard (mass delete), sync or batch (deletes are being counted) or gate (rollout).';
-COMMENT ON COLUMN reconciler.objects.present IS 'The target has the object, or may have it.';
+COMMENT ON COLUMN reconciler.objects.present IS 'The target has the object, or may have it: false until the first call for it is recorded.';
 
 CREATE VIEW reconciler.failing AS
 SELECT o.target, o.resource, o.key, o.state, o.wanted, o.attempts, o.last_error, o.next_attempt_at

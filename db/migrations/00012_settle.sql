@@ -92,26 +92,22 @@ END
 $$;
 
 -- record_in_hand gives objects that do not settle soon their ledger row: the owner has them in hand and looks again
--- only after patience, a process that takes over does at once. It returns how many were not in the ledger before.
-CREATE FUNCTION reconciler.record_in_hand(target_id integer, owner uuid, term bigint, resource_ids integer[], keys text[], patience interval) RETURNS bigint
+-- only after patience, a process that takes over does at once. Most of them still wait to be called, and those that the
+-- ledger did not know are not in the target then: a row that goes meanwhile needs no delete. Of a call under way its
+-- result says more; should that be lost, the target is not clean, and whatever is found then is deleted to be sure.
+CREATE FUNCTION reconciler.record_in_hand(target_id integer, owner uuid, term bigint, resource_ids integer[], keys text[], patience interval) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
-DECLARE
-    fresh bigint;
 BEGIN
     PERFORM reconciler.fence(record_in_hand.target_id, record_in_hand.owner, record_in_hand.term);
-    WITH written AS (
     INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-    SELECT record_in_hand.target_id, n.resource_id, n.key, 'pending', true, true, clock_timestamp() + record_in_hand.patience
+    SELECT record_in_hand.target_id, n.resource_id, n.key, 'pending', true, false, clock_timestamp() + record_in_hand.patience
     FROM unnest(record_in_hand.resource_ids, record_in_hand.keys) AS n(resource_id, key)
     WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
     ORDER BY n.resource_id, n.key COLLATE "C"
     ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', held_by = NULL, next_attempt_at = excluded.next_attempt_at
     -- What waits for something else than this process goes on waiting: it is recorded already.
-    WHERE l.state = 'applied'
-    RETURNING l.xmax = 0 AS inserted)
-    SELECT count(*) FILTER (WHERE w.inserted) INTO fresh FROM written w;
-    RETURN fresh;
+    WHERE l.state = 'applied';
 END
 $$;
 

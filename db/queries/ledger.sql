@@ -53,7 +53,7 @@ WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term =
 UPDATE reconciler.targets SET trouble = nullif(sqlc.arg(trouble)::text, '')
 WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;
 
--- name: LedgerInHand :one
+-- name: LedgerInHand :exec
 -- Objects that do not settle soon get their row now and no longer hold the cursor. What is known about them stays.
 SELECT reconciler.record_in_hand(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
     sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(patience)::interval);

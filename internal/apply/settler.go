@@ -35,12 +35,12 @@ type result struct {
 type settler struct {
 	o  *Owner
 	in chan result
-	// counted are objects that were recorded as in hand, and so counted as present, before their result came.
-	counted map[ObjectID]bool
+	// late are objects that were recorded as in hand before their result came.
+	late map[ObjectID]bool
 }
 
 func newSettler(o *Owner) *settler {
-	return &settler{o: o, in: o.settled, counted: map[ObjectID]bool{}}
+	return &settler{o: o, in: o.settled, late: map[ObjectID]bool{}}
 }
 
 // run writes until its input is closed; then it writes what is left and returns.
@@ -96,7 +96,7 @@ func (s *settler) recordLate(ctx context.Context) error {
 	}
 	crash.Point(crash.LateRecorded)
 	for _, id := range late {
-		s.counted[id] = true
+		s.late[id] = true
 	}
 	release()
 	return nil
@@ -112,11 +112,9 @@ func (o *Owner) recordInHand(ctx context.Context, ids []ObjectID, again time.Dur
 		params.ResourceIds = append(params.ResourceIds, id.ResourceID)
 		params.Keys = append(params.Keys, ledgerKey(id.Key))
 	}
-	fresh, err := o.queries.LedgerInHand(ctx, params)
-	if err != nil {
+	if err := o.queries.LedgerInHand(ctx, params); err != nil {
 		return fmt.Errorf("record what target %s has in hand: %w", o.cfg.Name, database.Explain(err))
 	}
-	o.guard.count(fresh)
 	return nil
 }
 
@@ -145,8 +143,6 @@ func (s *settler) write(ctx context.Context, batch []result) error {
 	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
 	for _, r := range batch {
 		o.tracker.settle(r.item.ObjectID, r.item.pages)
-		r.before = r.before || s.counted[r.item.ObjectID]
-		delete(s.counted, r.item.ObjectID)
 		if r.record == nil {
 			continue
 		}
@@ -180,16 +176,18 @@ func (s *settler) write(ctx context.Context, batch []result) error {
 }
 
 // finish ends the flight of what was recorded. Objects of joined resources are looked at once more if their row is
-// gone by now: a change of a base table between reading the row and writing the ledger could find neither.
+// gone by now: a change of a base table between reading the row and writing the ledger could find neither. So are those
+// with nothing to record that were recorded as in hand after they were read: that was too early to see it.
 func (s *settler) finish(ctx context.Context, batch []result) error {
 	vanished, err := s.o.vanished(ctx, batch)
 	if err != nil {
 		return err
 	}
 	for _, r := range batch {
-		if vanished[r.item.ObjectID] {
+		if vanished[r.item.ObjectID] || r.record == nil && s.late[r.item.ObjectID] {
 			_, _ = s.o.queue.tryPush(&Item{ObjectID: r.item.ObjectID}) // has room: it is in flight
 		}
+		delete(s.late, r.item.ObjectID)
 		s.o.queue.done(r.item)
 		for _, run := range r.item.runs {
 			run.done(true)

@@ -116,6 +116,5 @@ func (w *world) giant(r *receiver, rows, round int) {
 	require.Greater(w.t, probes, 1, "changes of the other target arrive while the transaction is worked off")
 	r.settled(w, "eu", "us")
 	require.Len(w.t, w.rows()["eu"], known+rows/giantRuns+2)
-	// On a slow machine rows that wait for long are recorded as in hand, and deleted then to be sure.
 	require.Equal(w.t, applies+rows/giantRuns+2, r.applies("eu"), "each row that runs is applied once")
 }

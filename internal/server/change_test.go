@@ -201,7 +201,37 @@ func TestSlowCallHoldsNothingElse(t *testing.T) {
 	w.converged()
 }
 
-// I9: objects that are recorded as in hand count for the guard: a target that was slow at first is not taken for empty.
+// Objects that wait for their turn for so long that they are recorded as in hand have not been called: when their rows go
+// meanwhile there is nothing to delete, and the ledger forgets them.
+func TestWhatWasNeverCalledIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(0)
+	eu := newPlace()
+	w.start(named("eu", eu, func(c *config.Target) { c.Timeout, c.Concurrency = time.Minute, 4 }))
+	w.wait()
+	g := eu.shut(t, nil)
+	w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, 100) AS i`)
+	w.eventually("all are recorded as in hand", func() bool {
+		return w.text(`SELECT count(*)::text FROM reconciler.objects WHERE state = 'pending' AND NOT present`) == "100"
+	})
+	called := map[string]bool{}
+	for range 4 {
+		called[g.next(t).Key] = true
+	}
+	w.db.Exec(t, `DELETE FROM apps`)
+	g.lift()
+	w.converged()
+	_, calls, _ := eu.snapshot()
+	require.Len(t, calls, 2*len(called))
+	for _, c := range calls {
+		require.True(t, called[c.Key], "%s of %s, which had not been called when its row went", c.Action, c.Key)
+	}
+	require.Equal(t, "0", w.text(`SELECT count(*)::text FROM reconciler.objects`))
+}
+
+// I9: objects that were recorded as in hand count for the guard once they are applied: a target that was slow at first is
+// not taken for empty.
 func TestGuardKnowsASlowTarget(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -338,8 +338,7 @@ func TestDeposedOwnerWritesNothing(t *testing.T) {
 			return queries.Settle(ctx, store.SettleParams{TargetID: 1, Owner: owner, Term: term, GoneResourceIds: []int32{1}, GoneKeys: []string{"nobody"}})
 		},
 		"InHand": func(term int64) error {
-			_, err := queries.LedgerInHand(ctx, store.LedgerInHandParams{TargetID: 1, Owner: owner, Term: term, ResourceIds: []int32{1}, Keys: []string{"1"}, Patience: time.Hour})
-			return err
+			return queries.LedgerInHand(ctx, store.LedgerInHandParams{TargetID: 1, Owner: owner, Term: term, ResourceIds: []int32{1}, Keys: []string{"1"}, Patience: time.Hour})
 		},
 		"Parked": func(term int64) error {
 			_, err := queries.ParkedDecide(ctx, store.ParkedDecideParams{TargetID: 1, Owner: owner, Term: term, ParkedBy: "sync", Allow: true})

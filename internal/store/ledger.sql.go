@@ -47,7 +47,7 @@ func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerD
 	return items, nil
 }
 
-const ledgerInHand = `-- name: LedgerInHand :one
+const ledgerInHand = `-- name: LedgerInHand :exec
 SELECT reconciler.record_in_hand($1::int, $2::uuid, $3::bigint,
     $4::int[], $5::text[], $6::interval)
 `
@@ -62,8 +62,8 @@ type LedgerInHandParams struct {
 }
 
 // Objects that do not settle soon get their row now and no longer hold the cursor. What is known about them stays.
-func (q *Queries) LedgerInHand(ctx context.Context, arg LedgerInHandParams) (int64, error) {
-	row := q.db.QueryRow(ctx, ledgerInHand,
+func (q *Queries) LedgerInHand(ctx context.Context, arg LedgerInHandParams) error {
+	_, err := q.db.Exec(ctx, ledgerInHand,
 		arg.TargetID,
 		arg.Owner,
 		arg.Term,
@@ -71,9 +71,7 @@ func (q *Queries) LedgerInHand(ctx context.Context, arg LedgerInHandParams) (int
 		arg.Keys,
 		arg.Patience,
 	)
-	var record_in_hand int64
-	err := row.Scan(&record_in_hand)
-	return record_in_hand, err
+	return err
 }
 
 const ledgerNextDue = `-- name: LedgerNextDue :one
