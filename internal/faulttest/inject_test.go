@@ -241,6 +241,21 @@ func (w *world) reviveAll() {
 	}
 }
 
+// allUp waits until every process has started. One that began while it had no database may still give up after the fault
+// has ended, and is started again.
+func (w *world) allUp() {
+	for begun := time.Now(); time.Since(begun) < patience; pass(100*time.Millisecond, w.t.Context().Done()) {
+		w.reviveAll()
+		if !slices.ContainsFunc(w.replicas, func(r *replica) bool {
+			p := r.process()
+			return !r.down && (!p.alive() || !p.hasStarted())
+		}) {
+			return
+		}
+	}
+	w.violate("start", "not all processes have started after %s", patience)
+}
+
 // revive starts a process where none is.
 func (w *world) revive(r *replica) {
 	if !r.process().alive() {

@@ -146,6 +146,13 @@ func (p *process) wasKilled() bool {
 }
 
 // alive says whether there is a process that has not ended.
+// hasStarted says whether the process has said that it is ready to work.
+func (p *process) hasStarted() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.started
+}
+
 func (p *process) alive() bool {
 	if p == nil {
 		return false

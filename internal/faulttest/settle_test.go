@@ -44,7 +44,7 @@ func (w *world) settle() {
 	begun := time.Now()
 	approved := false
 	for calls := -1; ; {
-		w.reviveAll()
+		w.allUp()
 		code, said := w.wait(30 * time.Second)
 		if code == 0 {
 			break
