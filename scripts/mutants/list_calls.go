@@ -75,6 +75,16 @@ var proof = []Mutant{
 		Edits:   []Edit{{decideFile, "if l.row.Err != nil && !l.drain {\n\t\treturn decideSpoiled", "if false {\n\t\treturn decideSpoiled"}},
 		Package: applyTests, Run: "^TestDecisionsAboutSpoiledRows$",
 	},
+	{
+		Name: "waiting-is-present", Invariant: "I5", Removed: "an object that waits for its first call is not in the target: when its row goes there is nothing to delete",
+		Edits:   []Edit{{settleSQL, "'pending', true, false, clock_timestamp() + record_in_hand.patience", "'pending', true, true, clock_timestamp() + record_in_hand.patience"}},
+		Package: serverTests, Run: "^TestWhatWasNeverCalledIsNotDeleted$",
+	},
+	{
+		Name: "late-stays-in-hand", Invariant: "I4", Removed: "an object with nothing to record, recorded as in hand meanwhile, is looked at again at once",
+		Edits:   []Edit{{settlerFile, " || r.record == nil && s.late[r.item.ObjectID]", ""}},
+		Package: applyTests, Run: "^TestObjectInHandWithNothingToRecordIsLookedAtAgain$",
+	},
 }
 
 // I6: no mass delete by accident.
