@@ -230,6 +230,7 @@ CREATE TABLE reconciler.sync_runs (
     state        text NOT NULL DEFAULT 'requested' CHECK (state IN ('requested', 'running', 'complete', 'failed')),
     requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     requested_by text NOT NULL DEFAULT session_user,
+    not_before   timestamptz,
     started_at   timestamptz,
     finished_at  timestamptz,
     term         bigint,
@@ -247,6 +248,8 @@ CREATE INDEX sync_runs_target ON reconciler.sync_runs (target_id, id);
 -- One waiting request for each place: asking twice is asking once.
 CREATE UNIQUE INDEX sync_runs_requested ON reconciler.sync_runs (target_id, coalesce(resource_id, 0)) WHERE state = 'requested';
 COMMENT ON TABLE reconciler.sync_runs IS 'Syncs: asked for, running and past; see the view reconciler.syncs.';
+COMMENT ON COLUMN reconciler.sync_runs.not_before IS 'The request stands for one that failed, and waits until then; NULL: it does not wait.';
+COMMENT ON COLUMN reconciler.sync_runs.error IS 'Why it failed; of a request that stands for one that failed, why that did.';
 
 CREATE TABLE reconciler.drift_found (
     target_id   integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,

@@ -98,6 +98,7 @@ COMMENT ON COLUMN reconciler.syncs.upserts IS 'Objects found to be applied.';
 COMMENT ON COLUMN reconciler.syncs.tombstones IS 'Objects found that no running row wants.';
 COMMENT ON COLUMN reconciler.syncs.drifted IS 'Objects that the target did not have as the ledger says.';
 COMMENT ON COLUMN reconciler.syncs.held IS 'Deletes that the guard held.';
+COMMENT ON COLUMN reconciler.syncs.error IS 'Why it failed; of a requested one that stands for one that failed, why that did.';
 COMMENT ON COLUMN reconciler.syncs.at_key IS 'Where a running sync is.';
 
 -- Outbox rows past the cursors. Processes read once for all targets that stand at one place, and so does this. Both
@@ -193,7 +194,7 @@ LEFT JOIN LATERAL (SELECT x.id, x.finished_at FROM reconciler.sync_runs x WHERE 
 LEFT JOIN LATERAL (SELECT x.error FROM reconciler.sync_runs x WHERE x.target_id = t.id AND x.state = 'failed' AND x.id > coalesce(done.id, 0) ORDER BY x.id DESC LIMIT 1) AS broken ON true
 LEFT JOIN LATERAL (
     SELECT string_agg(format('%s sync%s %s', x.reason, ' of ' || r.name, CASE x.state
-        WHEN 'requested' THEN format('requested by %s at %s', x.requested_by, date_trunc('second', x.requested_at))
+        WHEN 'requested' THEN format('requested by %s at %s', x.requested_by, date_trunc('second', x.requested_at)) || coalesce(', again at ' || date_trunc('second', x.not_before), '')
         ELSE format('since %s: %s rows read, %s to apply, %s to delete%s', date_trunc('second', x.started_at), x.rows, x.upserts, x.tombstones,
                     ', at ' || x.at_resource || coalesce('/' || x.at_key, '')) END), '; ' ORDER BY x.state DESC, x.id) AS sync
     FROM reconciler.sync_runs x LEFT JOIN reconciler.resources r ON r.id = x.resource_id WHERE x.target_id = t.id AND x.state IN ('requested', 'running')

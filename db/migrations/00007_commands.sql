@@ -75,7 +75,7 @@ BEGIN
         -- A request that waits already, such as that of the interval, becomes this one. Repairing includes reporting.
         INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify) VALUES (t.id, wanted_resource, 'resync', 'repair', true)
         ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-        DO UPDATE SET reason = 'resync', mode = 'repair', verify = true, requested_by = session_user;
+        DO UPDATE SET reason = 'resync', mode = 'repair', verify = true, requested_by = session_user, not_before = NULL;
         asked := asked || t.name;
     END LOOP;
     IF asked = '{}' THEN

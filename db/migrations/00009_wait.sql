@@ -81,7 +81,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             coalesce(t.obstacle, format('its cursor is at revision %s, the changes go up to %s', t.cursor_revision, not_applied.revision)) AS reason
         FROM t WHERE t.cursor_revision IS NULL OR t.cursor_revision < not_applied.revision
         UNION ALL
-        SELECT 1, t.name, r.name, NULL, 'syncing', concat_ws('; ', format('%s sync is %s', s.reason, s.state), t.obstacle)
+        SELECT 1, t.name, r.name, NULL, 'syncing', concat_ws('; ', format('%s sync is %s', s.reason, s.state) || CASE WHEN s.state = 'requested' AND s.error IS NOT NULL THEN ' again; it failed: ' || s.error ELSE '' END, t.obstacle)
         FROM t JOIN reconciler.sync_runs s ON s.target_id = t.id LEFT JOIN reconciler.resources r ON r.id = s.resource_id
         WHERE s.state IN ('requested', 'running') AND reconciler.awaited(s, asked_at)
         UNION ALL

@@ -148,7 +148,7 @@ BEGIN
     INSERT INTO reconciler.sync_runs (target_id, reason, verify) VALUES (start_cursor.target_id, start_cursor.reason, start_cursor.reason <> 'retention')
     ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested' DO UPDATE
     -- wait() does not wait for a mere check at an interval, but for this one.
-    SET reason = excluded.reason, mode = 'repair', verify = sync_runs.verify OR excluded.verify;
+    SET reason = excluded.reason, mode = 'repair', verify = sync_runs.verify OR excluded.verify, not_before = NULL;
 END
 $$;
 -- +goose StatementEnd

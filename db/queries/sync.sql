@@ -4,7 +4,7 @@
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify)
 VALUES (sqlc.arg(target_id)::int, nullif(sqlc.arg(resource_id)::int, 0), sqlc.arg(reason)::text, sqlc.arg(mode)::text, sqlc.arg(verify)::boolean)
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify WHERE s.reason = 'interval' AND excluded.reason <> 'interval';
+DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify, not_before = NULL WHERE s.reason = 'interval' AND excluded.reason <> 'interval';
 
 -- name: SyncAbandoned :execrows
 -- Runs of former owners start again as they were asked for, for wait() looks at when that was. One that waits already
@@ -27,10 +27,10 @@ DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s
 -- off in the middle of it may be late, and the next owner, who has looked for abandoned runs already, would wait for ever.
 WITH next AS (
     SELECT r.id FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
-    WHERE r.target_id = sqlc.arg(target_id)::int AND r.state = 'requested' AND t.owner = sqlc.arg(owner)::uuid AND t.term = sqlc.arg(term)::bigint
+    WHERE r.target_id = sqlc.arg(target_id)::int AND r.state = 'requested' AND (r.not_before IS NULL OR r.not_before <= clock_timestamp()) AND t.owner = sqlc.arg(owner)::uuid AND t.term = sqlc.arg(term)::bigint
     ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
 )
-UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = sqlc.arg(term)::bigint
+UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = sqlc.arg(term)::bigint, error = NULL
 FROM next WHERE s.id = next.id
 RETURNING s.id, coalesce(s.resource_id, 0)::int AS resource_id, s.reason, s.mode, s.verify;
 
@@ -39,11 +39,32 @@ UPDATE reconciler.sync_runs SET rows = sqlc.arg(rows)::bigint, upserts = sqlc.ar
     drifted = sqlc.arg(drifted)::bigint, at_resource = sqlc.arg(at_resource)::text, at_key = sqlc.arg(at_key)::text
 WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running';
 
--- name: SyncFinish :exec
-UPDATE reconciler.sync_runs SET state = sqlc.arg(state)::text, finished_at = clock_timestamp(), rows = sqlc.arg(rows)::bigint, upserts = sqlc.arg(upserts)::bigint,
-    tombstones = sqlc.arg(tombstones)::bigint, drifted = sqlc.arg(drifted)::bigint, held = sqlc.arg(held)::bigint, error = nullif(sqlc.arg(error)::text, ''),
+-- name: SyncComplete :exec
+UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestamp(), rows = sqlc.arg(rows)::bigint, upserts = sqlc.arg(upserts)::bigint,
+    tombstones = sqlc.arg(tombstones)::bigint, drifted = sqlc.arg(drifted)::bigint, held = sqlc.arg(held)::bigint,
     at_resource = NULL, at_key = NULL
 WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running';
+
+-- name: SyncFailed :exec
+-- A run that failed, and the same run again after a pause, as it was asked for: what it was to do has not been done, and
+-- whoever waits for it goes on waiting. A request that waits already does as well if it is no less, and has no pause.
+WITH failed AS (
+    UPDATE reconciler.sync_runs SET state = 'failed', finished_at = clock_timestamp(), rows = sqlc.arg(rows)::bigint, upserts = sqlc.arg(upserts)::bigint,
+        tombstones = sqlc.arg(tombstones)::bigint, drifted = sqlc.arg(drifted)::bigint, error = sqlc.arg(error)::text, at_resource = NULL, at_key = NULL
+    WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running'
+    RETURNING target_id, resource_id, reason, mode, verify, requested_at, requested_by, error
+)
+INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, not_before)
+SELECT target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, clock_timestamp() + sqlc.arg(pause)::interval FROM failed
+ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
+DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+    mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
+    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at);
+
+-- name: SyncPause :one
+-- Seconds until the first request whose pause has to pass; a negative number when there is none.
+SELECT coalesce(greatest(extract(epoch FROM min(not_before) - clock_timestamp()), 0), -1)::float8 AS seconds
+FROM reconciler.sync_runs WHERE target_id = $1 AND state = 'requested';
 
 -- name: SyncPrune :execrows
 -- Keeps the last hundred runs of each target.

@@ -232,6 +232,40 @@ func TestFailedSyncDeletesNothing(t *testing.T) {
 	require.Contains(t, have, "app/stray")
 }
 
+// A sync that was asked for and failed has not been made: wait() goes on, and says why, until it has been. It is tried
+// again by itself after a pause, or at once when somebody asks for it again.
+func TestWaitGoesOnUntilAFailedSyncIsMadeGood(t *testing.T) {
+	t.Parallel()
+	for name, mend := range map[string][]string{"ByItself": nil, "OnRequest": {`SELECT reconciler.resync('eu')`}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(5)
+			eu := &flaky{place: newPlace()}
+			w.start(named("eu", eu))
+			eu.eventually(t, want)
+			w.wait()
+			w.silently(`UPDATE apps SET image = 'silent' WHERE id = 1`)
+			eu.broken.Store(true)
+			w.db.Exec(t, `SELECT reconciler.resync('eu')`)
+			w.settled("failed", `SELECT state FROM reconciler.syncs WHERE reason = 'resync' ORDER BY id LIMIT 1`)
+			require.Equal(t, []string{"eu syncing resync sync is requested again; it failed: list what target eu has of resource app: the disk is on fire true"},
+				w.column(`SELECT concat_ws(' ', target, state, reason, timed_out::text) FROM reconciler.wait('10ms')`))
+			require.Regexp(t, `^resync sync requested by \S+ at .+, again at .+$`, w.text(`SELECT sync FROM reconciler.status`))
+
+			eu.broken.Store(false)
+			for _, sql := range mend {
+				w.db.Exec(t, sql)
+			}
+			w.wait()
+			want["app/1"] = `"silent"`
+			have, _, _ := eu.snapshot()
+			require.Equal(t, want, have)
+			require.Equal(t, "failed, complete", w.text(`SELECT string_agg(state, ', ' ORDER BY id) FROM reconciler.syncs WHERE reason = 'resync'`))
+		})
+	}
+}
+
 // C47, I6: more deletes than the guard allows are held, whichever way they come.
 func TestGuardHoldsMassDeletes(t *testing.T) {
 	t.Parallel()

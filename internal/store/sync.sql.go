@@ -217,33 +217,71 @@ func (q *Queries) SyncAbandoned(ctx context.Context, arg SyncAbandonedParams) (i
 	return result.RowsAffected(), nil
 }
 
-const syncFinish = `-- name: SyncFinish :exec
-UPDATE reconciler.sync_runs SET state = $1::text, finished_at = clock_timestamp(), rows = $2::bigint, upserts = $3::bigint,
-    tombstones = $4::bigint, drifted = $5::bigint, held = $6::bigint, error = nullif($7::text, ''),
+const syncComplete = `-- name: SyncComplete :exec
+UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestamp(), rows = $1::bigint, upserts = $2::bigint,
+    tombstones = $3::bigint, drifted = $4::bigint, held = $5::bigint,
     at_resource = NULL, at_key = NULL
-WHERE id = $8::bigint AND term = $9::bigint AND state = 'running'
+WHERE id = $6::bigint AND term = $7::bigint AND state = 'running'
 `
 
-type SyncFinishParams struct {
-	State      string
+type SyncCompleteParams struct {
 	Rows       int64
 	Upserts    int64
 	Tombstones int64
 	Drifted    int64
 	Held       int64
-	Error      string
 	ID         int64
 	Term       int64
 }
 
-func (q *Queries) SyncFinish(ctx context.Context, arg SyncFinishParams) error {
-	_, err := q.db.Exec(ctx, syncFinish,
-		arg.State,
+func (q *Queries) SyncComplete(ctx context.Context, arg SyncCompleteParams) error {
+	_, err := q.db.Exec(ctx, syncComplete,
 		arg.Rows,
 		arg.Upserts,
 		arg.Tombstones,
 		arg.Drifted,
 		arg.Held,
+		arg.ID,
+		arg.Term,
+	)
+	return err
+}
+
+const syncFailed = `-- name: SyncFailed :exec
+WITH failed AS (
+    UPDATE reconciler.sync_runs SET state = 'failed', finished_at = clock_timestamp(), rows = $2::bigint, upserts = $3::bigint,
+        tombstones = $4::bigint, drifted = $5::bigint, error = $6::text, at_resource = NULL, at_key = NULL
+    WHERE id = $7::bigint AND term = $8::bigint AND state = 'running'
+    RETURNING target_id, resource_id, reason, mode, verify, requested_at, requested_by, error
+)
+INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, not_before)
+SELECT target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, clock_timestamp() + $1::interval FROM failed
+ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
+DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+    mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
+    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at)
+`
+
+type SyncFailedParams struct {
+	Pause      time.Duration
+	Rows       int64
+	Upserts    int64
+	Tombstones int64
+	Drifted    int64
+	Error      string
+	ID         int64
+	Term       int64
+}
+
+// A run that failed, and the same run again after a pause, as it was asked for: what it was to do has not been done, and
+// whoever waits for it goes on waiting. A request that waits already does as well if it is no less, and has no pause.
+func (q *Queries) SyncFailed(ctx context.Context, arg SyncFailedParams) error {
+	_, err := q.db.Exec(ctx, syncFailed,
+		arg.Pause,
+		arg.Rows,
+		arg.Upserts,
+		arg.Tombstones,
+		arg.Drifted,
 		arg.Error,
 		arg.ID,
 		arg.Term,
@@ -254,10 +292,10 @@ func (q *Queries) SyncFinish(ctx context.Context, arg SyncFinishParams) error {
 const syncNext = `-- name: SyncNext :one
 WITH next AS (
     SELECT r.id FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
-    WHERE r.target_id = $2::int AND r.state = 'requested' AND t.owner = $3::uuid AND t.term = $1::bigint
+    WHERE r.target_id = $2::int AND r.state = 'requested' AND (r.not_before IS NULL OR r.not_before <= clock_timestamp()) AND t.owner = $3::uuid AND t.term = $1::bigint
     ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
 )
-UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = $1::bigint
+UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = $1::bigint, error = NULL
 FROM next WHERE s.id = next.id
 RETURNING s.id, coalesce(s.resource_id, 0)::int AS resource_id, s.reason, s.mode, s.verify
 `
@@ -289,6 +327,19 @@ func (q *Queries) SyncNext(ctx context.Context, arg SyncNextParams) (SyncNextRow
 		&i.Verify,
 	)
 	return i, err
+}
+
+const syncPause = `-- name: SyncPause :one
+SELECT coalesce(greatest(extract(epoch FROM min(not_before) - clock_timestamp()), 0), -1)::float8 AS seconds
+FROM reconciler.sync_runs WHERE target_id = $1 AND state = 'requested'
+`
+
+// Seconds until the first request whose pause has to pass; a negative number when there is none.
+func (q *Queries) SyncPause(ctx context.Context, targetID int32) (float64, error) {
+	row := q.db.QueryRow(ctx, syncPause, targetID)
+	var seconds float64
+	err := row.Scan(&seconds)
+	return seconds, err
 }
 
 const syncProgress = `-- name: SyncProgress :exec
@@ -340,7 +391,7 @@ const syncRequest = `-- name: SyncRequest :exec
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify)
 VALUES ($1::int, nullif($2::int, 0), $3::text, $4::text, $5::boolean)
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify WHERE s.reason = 'interval' AND excluded.reason <> 'interval'
+DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify, not_before = NULL WHERE s.reason = 'interval' AND excluded.reason <> 'interval'
 `
 
 type SyncRequestParams struct {

@@ -39,7 +39,7 @@ const (
 const (
 	progressEvery = time.Second
 	coversEvery   = 250 * time.Millisecond
-	// failedPause is the pause before a failed run is asked for again.
+	// failedPause is the pause before a failed run is made again.
 	failedPause = 10 * time.Second
 )
 
@@ -123,7 +123,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err := r.drain(ctx); err != nil {
 			return stopped(ctx, err)
 		}
-		wait, err := r.untilInterval(ctx)
+		wait, err := r.untilNext(ctx)
 		if err != nil {
 			return stopped(ctx, err)
 		}
@@ -170,6 +170,22 @@ func (r *Runner) AskSuccessor(ctx context.Context) error {
 		return fmt.Errorf("tell of a sync that is asked for: %w", err)
 	}
 	return nil
+}
+
+// untilNext is the time until something is to be run although nobody asks: a full run, or one that failed.
+func (r *Runner) untilNext(ctx context.Context) (time.Duration, error) {
+	interval, err := r.untilInterval(ctx)
+	if err != nil {
+		return 0, err
+	}
+	pause, err := r.queries.SyncPause(ctx, r.cfg.Grant.ID)
+	if err != nil {
+		return 0, fmt.Errorf("read the syncs that are asked for: %w", err)
+	}
+	if pause < 0 {
+		return interval, nil
+	}
+	return min(interval, max(failedPause/10, time.Duration(pause*float64(time.Second)))), nil
 }
 
 // untilInterval is the time until the next full run is due: the interval, a tenth more or less.
@@ -226,61 +242,62 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 	started := time.Now()
 	log := r.cfg.Logger.With("target", r.cfg.Name, "sync", run.ID, "reason", run.Reason)
 	progress, held, err := r.scan(ctx, run)
-	finish := store.SyncFinishParams{
-		ID: run.ID, Term: r.cfg.Grant.Term, State: "complete", Rows: progress.Rows, Upserts: progress.Upserts,
-		Tombstones: progress.Tombstones, Drifted: progress.Drifted, Held: held,
-	}
-	if err != nil {
-		if ctx.Err() != nil || database.IsUnavailable(err) || errors.Is(err, apply.ErrRunCut) {
-			return err // the run stays 'running': the next owner takes it up
-		}
-		finish.State, finish.Error = "failed", err.Error()
-		log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
-	} else {
+	switch {
+	case err == nil:
 		log.Info("sync_complete", "rows", progress.Rows, "upserts", progress.Upserts, "tombstones", progress.Tombstones,
 			"drifted", progress.Drifted, "held", held, "seconds", time.Since(started).Seconds())
+		err = r.complete(ctx, run, progress, held, started)
+	case ctx.Err() != nil || database.IsUnavailable(err) || errors.Is(err, apply.ErrRunCut):
+		return err // the run stays 'running': the next owner takes it up
+	default:
+		log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
+		err = r.failed(ctx, run, progress, err)
 	}
-	crash.Point(crash.SyncUnfinished)
-	if err := r.queries.SyncFinish(ctx, finish); err != nil {
-		return fmt.Errorf("record the end of a sync: %w", err)
-	}
-	r.count(finish, time.Since(started))
-	if finish.State == "failed" {
-		return r.again(ctx, run)
-	}
-	if run.ResourceID == 0 && r.cfg.Complete != nil {
-		r.cfg.Complete()
-	}
-	if run.ResourceID == 0 && run.Mode == ModeRepair && r.cfg.Owner.Unclean() {
-		if err := r.settleClean(ctx); err != nil {
-			return err
-		}
-	}
-	_, err = r.queries.SyncPrune(ctx, r.cfg.Grant.ID)
 	if err != nil {
+		return err
+	}
+	if _, err := r.queries.SyncPrune(ctx, r.cfg.Grant.ID); err != nil {
 		return fmt.Errorf("forget old syncs: %w", err)
 	}
 	return nil
 }
 
-func (r *Runner) count(finish store.SyncFinishParams, took time.Duration) {
-	m := r.cfg.Metrics
-	m.Syncs.WithLabelValues(r.cfg.Name, finish.State).Inc()
-	m.SyncRows.WithLabelValues(r.cfg.Name).Add(float64(finish.Rows))
-	if finish.State == "complete" {
-		m.SyncSeconds.WithLabelValues(r.cfg.Name).Observe(took.Seconds())
-		m.LastSync.WithLabelValues(r.cfg.Name).SetToCurrentTime()
+// complete records that a run reached its end, and what follows from it.
+func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress, held int64, started time.Time) error {
+	crash.Point(crash.SyncUnfinished)
+	err := r.queries.SyncComplete(ctx, store.SyncCompleteParams{
+		ID: run.ID, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted, Held: held,
+	})
+	if err != nil {
+		return fmt.Errorf("record the end of a sync: %w", err)
 	}
+	m := r.cfg.Metrics
+	m.Syncs.WithLabelValues(r.cfg.Name, "complete").Inc()
+	m.SyncRows.WithLabelValues(r.cfg.Name).Add(float64(p.Rows))
+	m.SyncSeconds.WithLabelValues(r.cfg.Name).Observe(time.Since(started).Seconds())
+	m.LastSync.WithLabelValues(r.cfg.Name).SetToCurrentTime()
+	if run.ResourceID == 0 && r.cfg.Complete != nil {
+		r.cfg.Complete()
+	}
+	if run.ResourceID == 0 && run.Mode == ModeRepair && r.cfg.Owner.Unclean() {
+		return r.settleClean(ctx)
+	}
+	return nil
 }
 
-// again asks for a failed run once more, after a pause: what it was asked for has not been done.
-func (r *Runner) again(ctx context.Context, run store.SyncNextRow) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-time.After(failedPause):
+// failed records that a run failed and asks for it again.
+func (r *Runner) failed(ctx context.Context, run store.SyncNextRow, p Progress, why error) error {
+	crash.Point(crash.SyncUnfinished)
+	err := r.queries.SyncFailed(ctx, store.SyncFailedParams{
+		ID: run.ID, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted,
+		Error: why.Error(), Pause: failedPause,
+	})
+	if err != nil {
+		return fmt.Errorf("record the end of a sync: %w", err)
 	}
-	return request(ctx, r.queries, r.cfg.Grant.ID, run.ResourceID, run.Reason, run.Mode, run.Verify)
+	r.cfg.Metrics.Syncs.WithLabelValues(r.cfg.Name, "failed").Inc()
+	r.cfg.Metrics.SyncRows.WithLabelValues(r.cfg.Name).Add(float64(p.Rows))
+	return nil
 }
 
 func (r *Runner) resources(ctx context.Context, id int32) ([]*desired.Resource, error) {
