@@ -1,102 +1,12 @@
 package e2e_test
 
 import (
-	"context"
-	"fmt"
-	"net"
-	"net/url"
-	"os"
-	"os/exec"
-	"os/user"
-	"path/filepath"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
-
-// pooled starts a pgbouncer in transaction mode in front of the world's database, and returns a URL through it.
-func (w *world) pooled(settings string) string {
-	w.t.Helper()
-	program, err := exec.LookPath("pgbouncer")
-	if err != nil {
-		program, err = exec.LookPath("/usr/sbin/pgbouncer") // not in everybody's path
-	}
-	require.NoError(w.t, err, "pgbouncer is missing: apt-get install pgbouncer")
-	server, err := url.Parse(w.db.URL)
-	require.NoError(w.t, err)
-	dir, port := w.t.TempDir(), freePort(w.t)
-	users, config := filepath.Join(dir, "users"), filepath.Join(dir, "pgbouncer.ini")
-	require.NoError(w.t, os.WriteFile(users, []byte(`"postgres" ""`), 0o644))
-	require.NoError(w.t, os.WriteFile(config, fmt.Appendf(nil, `[databases]
-%s = host=%s port=%s
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = %d
-unix_socket_dir =
-auth_type = trust
-auth_file = %s
-pool_mode = transaction
-default_pool_size = 4
-%s
-`, w.db.Name, server.Hostname(), server.Port(), port, users, settings), 0o644))
-	w.runPooler(program, config)
-	server.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	eventually(w.t, patience, func() error {
-		conn, err := pgx.Connect(w.t.Context(), server.String()+"&default_query_exec_mode=exec")
-		if err != nil {
-			return err
-		}
-		return conn.Close(w.t.Context())
-	}, "pgbouncer answers")
-	return server.String()
-}
-
-// runPooler runs pgbouncer until the end of the test, not as root, which it refuses. It is started again when it
-// ends, as a service manager does: versions before 1.21 end when a statement is cancelled at the wrong moment
-// (https://github.com/pgbouncer/pgbouncer/pull/846 and 928).
-func (w *world) runPooler(program, config string) {
-	w.t.Helper()
-	var identity *syscall.SysProcAttr
-	if os.Geteuid() == 0 {
-		nobody, err := user.Lookup("nobody")
-		require.NoError(w.t, err)
-		uid, err := strconv.ParseUint(nobody.Uid, 10, 32)
-		require.NoError(w.t, err)
-		identity = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-		for dir := filepath.Dir(config); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-			require.NoError(w.t, os.Chmod(dir, 0o755))
-		}
-	}
-	ctx, end := context.WithCancel(context.WithoutCancel(w.t.Context()))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil {
-			cmd := exec.CommandContext(ctx, program, "-q", config)
-			cmd.SysProcAttr = identity
-			if out, err := cmd.CombinedOutput(); ctx.Err() == nil {
-				w.t.Logf("pgbouncer ended: %v\n%s", err, out)
-				pass(100*time.Millisecond, ctx.Done())
-			}
-		}
-	}()
-	w.t.Cleanup(func() {
-		end()
-		<-ended
-	})
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
-}
 
 // spans has types whose text depends on settings that a pooler does not pass on.
 const spans = `
@@ -113,7 +23,7 @@ func TestWorkGoesThroughAPoolerInTransactionMode(t *testing.T) {
 	w := newWorld(t)
 	w.exec(fleet + ";" + versions + ";" + spans)
 	w.exec(`INSERT INTO apps (id, region) SELECT i, 'eu' FROM generate_series(1, 200) AS i`)
-	pooled := w.pooled("")
+	pooled := w.db.Pooler(t, "").URL
 	w.configure([]object{w.fileTarget("eu")}, object{"database_url": pooled, "direct_url": w.db.URL})
 	d := w.start()
 	w.wait()
@@ -155,7 +65,7 @@ func TestListenThroughAPoolerIsFoundNotToWork(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.exec(fleet)
-			w.configure([]object{w.fileTarget("eu")}, object{"database_url": w.pooled(settings)})
+			w.configure([]object{w.fileTarget("eu")}, object{"database_url": w.db.Pooler(t, settings).URL})
 			d := w.start("--poll-interval", "50ms")
 			d.awaits("direct_url_pooled", "remedy", "let direct_url lead to the server itself")
 			d.awaits("listen_lost", "error", "LISTEN does not work here: a notification that this process sent did not come back (is direct_url a pooler?); changes are found by polling")

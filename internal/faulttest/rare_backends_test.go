@@ -68,7 +68,7 @@ func TestRareSessionsThatAreEndedAllTheTimeLoseNothing(t *testing.T) {
 	daemons := []*rareDaemon{w.start(start), w.start(start)}
 	writers := w.write(r, 100, "eu", "us")
 	terminator := w.terminate(200 * time.Millisecond)
-	rarePass(5*time.Second, t.Context().Done())
+	pass(5*time.Second, t.Context().Done())
 	require.NoError(t, terminator.stop())
 	t.Logf("sessions ended: %v", terminator.ended)
 	for _, kind := range []string{"listen", "leader", "lease", "work"} {

@@ -160,13 +160,3 @@ func rareEventually(t *testing.T, within time.Duration, wrong func() error, what
 		}
 	}
 }
-
-// rarePass lets time go by: it is what the test measures out. It ends early with done.
-func rarePass(d time.Duration, done <-chan struct{}) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-done:
-	}
-}
