@@ -46,6 +46,31 @@ BEGIN
 END
 $$;
 
+-- remember_cut_off gives objects that unread changes in a part of the outbox name their ledger rows before these changes
+-- go, at targets that may have been called for them: those with an owner, and those whose last owner crashed. No event and
+-- no row might name such an object any more, so that a full sync could not know of it. They are absent as far as is known:
+-- an owner that knows its target drops what no row wants, one that does not deletes it to be sure. No owner has more in
+-- hand than the first 65536 (apply.openObjects is half of it); keys of more than 2000 bytes are never called.
+CREATE FUNCTION reconciler.remember_cut_off(part regclass) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t record;
+BEGIN
+    FOR t IN SELECT x.id, x.name, x.cursor_snapshot FROM reconciler.targets x, reconciler.settings s
+             WHERE x.cursor_snapshot IS NOT NULL AND x.cursor_revision >= s.floor_revision AND (x.owner IS NOT NULL OR NOT x.clean) ORDER BY x.id LOOP
+        EXECUTE format($code$
+            INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+            SELECT $1, c.resource_id, c.key, 'pending', true, false, clock_timestamp()
+            FROM (SELECT o.resource_id, o.key FROM %s AS o
+                  WHERE o.dependency_id IS NULL AND octet_length(o.key) <= 2000 AND (o.target IS NULL OR o.target = $2) AND (o.xid >= pg_snapshot_xmax($3) OR o.xid = ANY (ARRAY(SELECT pg_snapshot_xip($3))))
+                  GROUP BY o.resource_id, o.key ORDER BY min(o.seq) LIMIT 65536) AS c
+            WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = c.resource_id)
+            ORDER BY c.resource_id, c.key COLLATE "C"
+            ON CONFLICT DO NOTHING$code$, part) USING t.id, t.name, t.cursor_snapshot;
+    END LOOP;
+END
+$$;
+
 -- retain empties at most one part of the outbox and says what it did: '' for nothing. A part goes when every row in it
 -- is read by everybody, or when it is older than max_age or the outbox longer than max_rows; in the latter two cases
 -- consumers that had not read it are told by floor_revision. The part is locked first (never waiting), so no
@@ -82,10 +107,12 @@ BEGIN
         -- Numbers bound the rows and no more: each turn of the parts skips some. Counting is for when they could be too many.
         IF (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows
            AND (SELECT count(*) FROM (SELECT FROM reconciler.outbox LIMIT max_rows + 1) AS counted) > max_rows THEN
+            PERFORM reconciler.remember_cut_off(part);
             UPDATE reconciler.settings SET floor_revision = newest.revision;
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: the outbox was longer than %s rows', part, max_rows);
         ELSIF old_tick.revision IS NOT NULL AND NOT reconciler.unread(part, old_tick.snapshot) THEN
+            PERFORM reconciler.remember_cut_off(part);
             UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, old_tick.revision);
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: its rows were older than %s', part, max_age);
@@ -162,10 +189,11 @@ $$;
 COMMENT ON FUNCTION reconciler.fence IS 'Internal: locks a target and refuses a deposed owner (SQLSTATE RC001).';
 COMMENT ON FUNCTION reconciler.fence_leader IS 'Internal: locks the leadership and refuses a deposed leader (SQLSTATE RC001).';
 COMMENT ON FUNCTION reconciler.interest IS 'Snapshots that outbox rows are kept for.';
+COMMENT ON FUNCTION reconciler.remember_cut_off IS 'Internal: records the objects that are named by changes which retention is about to drop unread.';
 COMMENT ON FUNCTION reconciler.unread IS 'Internal: whether a part of the outbox has rows that are not visible in a snapshot.';
 COMMENT ON FUNCTION reconciler.retain IS 'Internal: empties one part of the outbox if that may be, and says what it did.';
 COMMENT ON FUNCTION reconciler.adopt IS 'Internal: notices that this database was restored, reloaded or failed over.';
 COMMENT ON FUNCTION reconciler.start_over IS 'Forgets cursors and outbox and has every target re-applied in full. adopt() calls it after a restore.';
 
 -- +goose Down
-DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.retain, reconciler.unread, reconciler.interest, reconciler.fence_leader, reconciler.fence;
+DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.retain, reconciler.remember_cut_off, reconciler.unread, reconciler.interest, reconciler.fence_leader, reconciler.fence;

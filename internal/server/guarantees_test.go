@@ -273,6 +273,35 @@ func TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow(t *testing.T) {
 	require.Len(t, after, len(before), "a clean target is not called for what it never had")
 }
 
+// C24, C74: the outbox outgrew its limits before the next owner could read what the dead one had called for. The objects
+// that those changes name are still known, and looked at.
+func TestObjectsOfChangesThatAreCutOffAreNotForgotten(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(3)
+	eu := newPlace()
+	first := w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.wait()
+	first.stop(t)
+	// As if the process had been killed right after calls whose results are not recorded; one of the rows is gone since.
+	eu.put("app/8", `"v1"`)
+	eu.put("app/9", `"v1"`)
+	w.db.Exec(t, `UPDATE reconciler.targets SET clean = false`)
+	w.db.Exec(t, `INSERT INTO apps VALUES (8, 'eu', 'v2'), (9, 'eu', 'v1'), (10, 'us', 'v1')`)
+	w.db.Exec(t, `DELETE FROM apps WHERE id = 9`)
+	w.db.Exec(t, `INSERT INTO reconciler.ticks (revision, snapshot) SELECT max(revision) + 1, pg_current_snapshot() FROM reconciler.ticks`)
+	w.db.Exec(t, `UPDATE reconciler.settings SET rotated_at = '2000-01-01'`)
+	w.db.Exec(t, `SELECT reconciler.retain('1 day', 0, '0 s'), reconciler.retain('1 day', 0, '1 day')`)
+	require.Equal(t, "true", w.text(`SELECT below_floor::text FROM reconciler.outbox_lag WHERE target = 'eu'`))
+	require.Equal(t, []string{"8 pending false", "9 pending false"}, w.column(`SELECT concat_ws(' ', key, state, present::text) FROM reconciler.objects WHERE state <> 'applied' ORDER BY key`))
+	w.db.Exec(t, `DELETE FROM apps WHERE id = 10`)
+	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Second }))
+	want["app/8"] = `"v2"`
+	eu.eventually(t, want)
+	w.converged()
+}
+
 const owned = `CREATE TABLE owners (id int PRIMARY KEY, name text); CREATE TABLE apps (id int PRIMARY KEY, owner int);
 	INSERT INTO owners VALUES (1, 'ann'), (2, 'bob'); INSERT INTO apps VALUES (1, 1), (2, 2);
 	CREATE VIEW owned AS SELECT a.id, a.owner, o.name FROM apps a JOIN owners o ON o.id = a.owner;

@@ -94,6 +94,11 @@ var loss = []Mutant{
 		Package: outboxTests, Run: "^TestConsumerBeyondMaxRowsIsCutOff$",
 	},
 	{
+		Name: "cut-off-forgotten", Invariant: "C24", Removed: "objects that changes name which are dropped unread are remembered where they may have been called",
+		Edits:   []Edit{{cursorSQL, "(x.owner IS NOT NULL OR NOT x.clean) ORDER BY x.id LOOP", "false LOOP"}},
+		Package: serverTests, Run: "^TestObjectsOfChangesThatAreCutOffAreNotForgotten$",
+	},
+	{
 		Name: "reload-not-owed", Invariant: "I1", Removed: "a file target notes that a reload is owed before it changes a file",
 		Edits:   []Edit{{reloadFile, "\t\tr.noted = f.Close() == nil\n", "\t\tr.noted = f.Close() == nil && os.Remove(r.owedPath) == nil\n"}},
 		Package: faultTests, Run: "^TestReloadThatADeadProcessOwesIsMadeGood$",
