@@ -82,7 +82,7 @@ type Timing struct {
 	Live       time.Duration // MinTTL: a process that was not seen for longer gets no share
 	Gone       time.Duration // 60 s: a process that was not seen for longer is removed
 	Unlisted   time.Duration // 10 s: a target that no process lists for longer is no longer configured; a restart takes less
-	BackoffMin time.Duration // 1 s: pause after a run's first failure, doubled by each further one
+	BackoffMin time.Duration // 1 s: pause after a run's first failure, doubled by each further one that is not for want of the database
 	BackoffMax time.Duration // 30 s; a run that lasted as long starts the count anew
 	StopGrace  time.Duration // 5 s: Stop waits no longer for runs whose context has ended
 }

@@ -3,6 +3,8 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -107,6 +109,27 @@ func TestRunTarget(t *testing.T) {
 		require.Equal(t, int64(2), second.Term)
 		require.True(t, second.Clean)
 		require.Contains(t, a.log.String(), `level=WARN msg=run_ended_unasked lease="target x" term=1 again_in=20ms`)
+	})
+
+	// Each was begun well; that the database was lost says nothing about the next one, and the heartbeats look for it.
+	t.Run("DoesNotBackOffFurtherWhenTheDatabaseWasLost", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t)
+		timing := quick
+		timing.BackoffMin, timing.BackoffMax = time.Millisecond, time.Hour
+		ended := make(chan struct{}, 40)
+		a := f.start(f.replica(timing, []string{"x"}, func(c *Config) {
+			own := c.RunTarget
+			c.RunTarget = func(ctx context.Context, g *Grant) error {
+				if g.Term > int64(cap(ended)) {
+					return own(ctx, g)
+				}
+				ended <- struct{}{}
+				return fmt.Errorf("read something: %w", io.ErrUnexpectedEOF)
+			}
+		}))
+		require.EqualValues(t, cap(ended)+1, receive(t, a.runs).Term)
+		require.Equal(t, cap(ended), strings.Count(a.log.String(), `error="read something: unexpected EOF" again_in=1ms`))
 	})
 
 	t.Run("BacksOffFurtherWithEachFailure", func(t *testing.T) {

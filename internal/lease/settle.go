@@ -62,7 +62,11 @@ func (s *session) afterFailure(sl *slot, err error) {
 		s.giveBack(sl, false)
 		return
 	}
-	pause := s.pause(sl)
+	// That the database was lost says nothing about the next run, and it cannot begin before the database is back.
+	pause := s.cfg.Timing.BackoffMin
+	if !database.IsUnavailable(err) {
+		pause = s.pause(sl)
+	}
 	s.cfg.Logger.Error("run_failed", "lease", sl.label(), "term", sl.term, "error", database.Explain(err), "again_in", pause)
 	s.rest(sl, pause)
 }
