@@ -38,7 +38,8 @@ func (w *world) lose(r *replica, frozen bool) {
 }
 
 // takeovers measures how long the leases of lost processes rested. A measurement counts only if another replica was
-// well all the time until then.
+// well all the time until then, and no other came or went: what was lost may have been given to that one. A process that
+// was frozen must have been so all the time: one that goes on keeps its leases.
 func takeovers(losses []loss, owned map[string][]owning, end time.Time, anyWell func(but string, from, to time.Time) bool, gone func(loss, time.Time) bool) []recovery {
 	var all []recovery
 	for _, l := range losses {
@@ -87,15 +88,20 @@ func (w *world) measure(calls []call) {
 	anyWell := func(but string, from, to time.Time) bool {
 		// A moment more: who has just started or was just mended does not lead at once.
 		from = from.Add(-time.Second)
+		well := 0
 		for _, r := range w.replicas {
-			if r.name != but && w.timeline.healthy(r.name, from, to) {
-				return w.timeline.healthy(partServer, from, to)
+			switch {
+			case r.name == but:
+			case w.timeline.healthy(r.name, from, to):
+				well++
+			case !w.timeline.out(r.name, from, to):
+				return false
 			}
 		}
-		return false
+		return well > 0 && w.timeline.healthy(partServer, from, to)
 	}
 	gone := func(l loss, until time.Time) bool {
-		return !l.Frozen || !w.timeline.healthy("awake "+l.Replica, until.Add(-time.Millisecond), until)
+		return !l.Frozen || w.timeline.out("awake "+l.Replica, l.At, until)
 	}
 	w.recoveries = takeovers(w.losses, w.owners.history(), end, anyWell, gone)
 	for _, back := range w.backs {

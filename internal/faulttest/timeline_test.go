@@ -50,6 +50,16 @@ func (l *timeline) healthy(part string, from, to time.Time) bool {
 	return !slices.ContainsFunc(l.spans[part], func(s span) bool { return s.From.Before(to) && s.To.After(from) })
 }
 
+// out says whether something was wrong with a part all the time between two times.
+func (l *timeline) out(part string, from, to time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ills[part] > 0 && !l.since[part].After(from) {
+		return true
+	}
+	return slices.ContainsFunc(l.spans[part], func(s span) bool { return !s.From.After(from) && !s.To.Before(to) })
+}
+
 // stalls measures by how much goroutines of this process run late: a machine that has no time for the tester has
 // none for the processes under test either, and bounds on their recovery grow by that.
 type stalls struct {
@@ -114,4 +124,22 @@ func TestTimelineCountsOverlappingTroubles(t *testing.T) {
 	require.False(t, l.healthy("a", start, middle))
 	require.True(t, l.healthy("a", ended, time.Now()))
 	require.True(t, l.healthy("b", start, time.Now()))
+}
+
+func TestTimelineKnowsWhatWasOutAllTheTime(t *testing.T) {
+	t.Parallel()
+	l := newTimeline()
+	start := time.Now()
+	l.ill("a")
+	ill := time.Now()
+	require.True(t, l.out("a", ill, time.Now()))
+	require.False(t, l.out("a", start.Add(-time.Second), time.Now()), "it was well at first")
+	l.well("a")
+	well := time.Now()
+	l.ill("a")
+	require.True(t, l.out("a", ill, ill))
+	require.False(t, l.out("a", ill, time.Now().Add(time.Second)), "it was well for a moment")
+	require.True(t, l.out("a", time.Now(), time.Now().Add(time.Second)))
+	require.False(t, l.out("a", start.Add(-time.Second), well))
+	require.False(t, l.out("b", start, well))
 }
