@@ -63,8 +63,8 @@ DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s
 
 -- name: SyncPause :one
 -- Seconds until the first request whose pause has to pass; a negative number when there is none.
-SELECT coalesce(greatest(extract(epoch FROM min(not_before) - clock_timestamp()), 0), -1)::float8 AS seconds
-FROM reconciler.sync_runs WHERE target_id = $1 AND state = 'requested';
+SELECT coalesce(min(greatest(extract(epoch FROM not_before - clock_timestamp()), 0)), -1)::float8 AS seconds
+FROM reconciler.sync_runs WHERE target_id = $1 AND state = 'requested' AND not_before IS NOT NULL;
 
 -- name: SyncPrune :execrows
 -- Keeps the last hundred runs of each target.

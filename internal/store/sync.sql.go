@@ -330,8 +330,8 @@ func (q *Queries) SyncNext(ctx context.Context, arg SyncNextParams) (SyncNextRow
 }
 
 const syncPause = `-- name: SyncPause :one
-SELECT coalesce(greatest(extract(epoch FROM min(not_before) - clock_timestamp()), 0), -1)::float8 AS seconds
-FROM reconciler.sync_runs WHERE target_id = $1 AND state = 'requested'
+SELECT coalesce(min(greatest(extract(epoch FROM not_before - clock_timestamp()), 0)), -1)::float8 AS seconds
+FROM reconciler.sync_runs WHERE target_id = $1 AND state = 'requested' AND not_before IS NOT NULL
 `
 
 // Seconds until the first request whose pause has to pass; a negative number when there is none.

@@ -242,6 +242,7 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 	started := time.Now()
 	log := r.cfg.Logger.With("target", r.cfg.Name, "sync", run.ID, "reason", run.Reason)
 	progress, held, err := r.scan(ctx, run)
+	crash.Point(crash.SyncUnfinished)
 	switch {
 	case err == nil:
 		log.Info("sync_complete", "rows", progress.Rows, "upserts", progress.Upserts, "tombstones", progress.Tombstones,
@@ -264,7 +265,6 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 
 // complete records that a run reached its end, and what follows from it.
 func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress, held int64, started time.Time) error {
-	crash.Point(crash.SyncUnfinished)
 	err := r.queries.SyncComplete(ctx, store.SyncCompleteParams{
 		ID: run.ID, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted, Held: held,
 	})
@@ -287,7 +287,6 @@ func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress
 
 // failed records that a run failed and asks for it again.
 func (r *Runner) failed(ctx context.Context, run store.SyncNextRow, p Progress, why error) error {
-	crash.Point(crash.SyncUnfinished)
 	err := r.queries.SyncFailed(ctx, store.SyncFailedParams{
 		ID: run.ID, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted,
 		Error: why.Error(), Pause: failedPause,
