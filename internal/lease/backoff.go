@@ -9,7 +9,7 @@ import (
 // by up to a quarter so that targets that failed together do not come back together.
 func backoff(failures int, shortest, longest time.Duration) time.Duration {
 	pause := longest
-	if shift := failures - 1; shift < 30 && shortest<<shift < longest {
+	if shift := failures - 1; shift < 63 && shortest < longest>>shift { // compared so that nothing overflows
 		pause = shortest << shift
 	}
 	return max(shortest, pause-rand.N(pause/4+1))

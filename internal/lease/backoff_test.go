@@ -32,6 +32,7 @@ func TestBackoffStaysWithinItsBounds(t *testing.T) {
 		require.GreaterOrEqual(t, pause, shortest)
 		require.LessOrEqual(t, pause, longest)
 	})
+	require.GreaterOrEqual(t, backoff(29, 1<<35, 1<<35), time.Duration(1<<34), "doubled 28 times it would be less than nothing")
 }
 
 func TestBackoffBeginsAnewAfterARunThatLasted(t *testing.T) {
