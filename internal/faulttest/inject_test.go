@@ -122,6 +122,9 @@ func (w *world) strike(f fault) (end func()) {
 		w.terminate("application_name = '" + writerName + "' AND random() < 0.5")
 		w.timeline.well(partWriters)
 		return nothing
+	case faultDisk:
+		w.disk.fill()
+		return w.disk.free
 	}
 	return w.strikeTarget(f)
 }

@@ -25,6 +25,7 @@ const (
 	faultHalfOpen   = "half-open"        // connections stay open and nothing passes
 	faultRough      = "rough target"     // many calls of a target fail, each in a way of its own
 	faultDown       = "target down"      // a target answers no call at all
+	faultDisk       = "disk full"        // the file target has no room
 	faultPause      = "pause"
 	faultResync     = "resync"
 	faultRetry      = "retry"
@@ -85,9 +86,11 @@ type plan struct {
 	Resources []string
 	Notify    bool // off: transactions may be prepared
 	Writers   int
-	Bulk      int           // rows of a large transaction
-	Lasts     time.Duration // how long there are faults
-	MaxRows   int           // retention of the outbox
+	Bulk      int             // rows of a large transaction
+	Lasts     time.Duration   // how long there are faults
+	MaxRows   int             // retention of the outbox
+	Shifts    []time.Duration // by which each replica's clock is wrong; one that is not 0 is of another build, too
+	Disk      bool            // the file target has a small disk of its own, which fills up
 	Faults    []fault
 }
 
@@ -114,8 +117,24 @@ func newPlan(seed uint64) *plan {
 	for i := range webhooks + 1 {
 		p.Targets = append(p.Targets, newTarget(r, i, i == webhooks))
 	}
+	// What was added later has a stream of its own, so that the worlds of older seeds are what they were but for that.
+	more := p.stream(1)
+	for range p.Replicas {
+		p.Shifts = append(p.Shifts, []time.Duration{0, 0, 0, 0, 0, 0, time.Hour, -time.Hour}[more.IntN(8)])
+	}
+	p.Disk = more.IntN(6) == 0
 	p.addFaults(r)
+	if p.Disk {
+		p.addDisk(more)
+	}
 	return p
+}
+
+// addDisk fills the disk of the file target for some time, in between the other faults.
+func (p *plan) addDisk(r *rand.Rand) {
+	f := fault{At: between(r, time.Second, 5*time.Second), Kind: faultDisk, Lasts: between(r, time.Second, 6*time.Second)}
+	i, _ := slices.BinarySearchFunc(p.Faults, f, func(a, b fault) int { return cmp.Compare(a.At, b.At) })
+	p.Faults = slices.Insert(p.Faults, i, f)
 }
 
 func newTarget(r *rand.Rand, number int, file bool) targetPlan {
@@ -224,6 +243,7 @@ func (p *plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: %d replicas, resources %v, %d writers, bulk %d, notify %v, max_rows %d, %.1fs\n",
 		p.Seed, p.Replicas, p.Resources, p.Writers, p.Bulk, p.Notify, p.MaxRows, p.Lasts.Seconds())
+	fmt.Fprintf(&b, "  clocks wrong by %v, disk %v\n", p.Shifts, p.Disk)
 	for _, t := range p.Targets {
 		fmt.Fprintf(&b, "  target %+v\n", t)
 	}
@@ -269,4 +289,5 @@ func TestPlanDependsOnItsSeedAlone(t *testing.T) {
 	for _, b := range blows {
 		require.True(t, kinds[b.kind], b.kind)
 	}
+	require.True(t, kinds[faultDisk])
 }

@@ -66,7 +66,7 @@ var rareShift = func() int64 {
 	replace, err := json.Marshal(map[string]map[string]string{"Replace": {original: shifted}})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(overlay, replace, 0o600))
-	return rareBuild(t, "reconciler-shifted", "-overlay="+overlay)
+	return rareBuild(t, "reconciler-shifted", "-tags=faults", "-overlay="+overlay, "-ldflags=-X main.version=shifted")
 }
 
 func rareGoroot(t *testing.T) string {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,7 +23,9 @@ type replica struct {
 	name   string // r0, r1, ...
 	proxy  *proxy
 	config string
-	down   bool // it is to stay dead for now; only the injector asks
+	binary string
+	shift  time.Duration // of its clock
+	down   bool          // it is to stay dead for now; only the injector asks
 
 	mu      sync.Mutex // guards what follows
 	current *process   // nil: none has been started yet
@@ -47,8 +50,15 @@ type process struct {
 // armed, if it is not empty, says where it is to die; see internal/crash.
 func (r *replica) start(armed string) {
 	w := r.world
-	cmd := w.command(context.WithoutCancel(w.t.Context()), "run", "-c", r.config)
+	args := []string{r.binary, "run", "-c", r.config}
+	if w.disk != nil {
+		args = slices.Concat(w.disk.Enter, args)
+	}
+	cmd := w.command(context.WithoutCancel(w.t.Context()), args...)
 	cmd.Env = append(cmd.Env, "WORLD_REPLICA="+r.name)
+	if r.shift != 0 {
+		cmd.Env = append(cmd.Env, rareShiftVariable+"="+strconv.Itoa(int(r.shift/time.Second)))
+	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // however the tester ends
 	if armed != "" {
 		cmd.Env = append(cmd.Env, "RECONCILER_CRASH="+armed)
@@ -201,7 +211,7 @@ func (r *replica) logs() string {
 }
 
 func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = w.dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "TMPDIR=" + w.temp}
 	return cmd

@@ -88,7 +88,7 @@ func (w *world) mend(approve bool) {
 func (w *world) wait(timeout time.Duration) (code int, said string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), timeout+30*time.Second)
 	defer cancel()
-	cmd := w.command(ctx, "wait", "--timeout", timeout.String(), "-c", filepath.Join(w.dir, "direct.yaml"))
+	cmd := w.command(ctx, binary, "wait", "--timeout", timeout.String(), "-c", filepath.Join(w.dir, "direct.yaml"))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	_ = cmd.Run() // the code tells

@@ -29,6 +29,7 @@ type world struct {
 	db        *pgtest.DB
 	dir, temp string
 	began     time.Time
+	disk      *rareDisk // of the file target; nil: it has none of its own
 	replicas  []*replica
 	endpoints []*endpoint // in the order of the plan's targets; the last target has none
 	journal   journal
@@ -83,6 +84,9 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 		t.Cleanup(e.close)
 		w.endpoints = append(w.endpoints, e)
 	}
+	if p.Disk {
+		w.disk = newRareDisk(t, diskSize)
+	}
 	for i := range p.Replicas {
 		w.addReplica(i)
 	}
@@ -94,7 +98,11 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 func (w *world) addReplica(number int) {
 	proxy, err := newProxy(w.db.URL)
 	require.NoError(w.t, err)
-	r := &replica{world: w, name: fmt.Sprintf("r%d", number), proxy: proxy}
+	r := &replica{world: w, name: fmt.Sprintf("r%d", number), proxy: proxy, binary: binary}
+	if shift := w.plan.Shifts[number]; shift != 0 && *flagBinary == "" {
+		r.binary, r.shift = rareShiftedBinary(w.t), shift
+		w.count("processes with a wrong clock", 1)
+	}
 	r.config = w.configure(r.name, proxy.url)
 	w.replicas = append(w.replicas, r)
 	w.timeline.ill(r.name) // until it has started
@@ -113,12 +121,15 @@ func (w *world) configure(name, url string) (path string) {
 	type options = map[string]any
 	var targets []options
 	for i, t := range w.plan.Targets {
-		guard := options{"max_fraction": 1}
+		guard, dir := options{"max_fraction": 1}, w.targetDir(t)
+		if w.disk != nil {
+			dir = filepath.Join(w.disk.Dir, t.Name)
+		}
 		if t.MaxDeletes >= 0 {
 			guard["max_deletes"] = t.MaxDeletes
 		}
 		target := options{
-			"name": t.Name, "driver": "file", "options": options{"dir": w.targetDir(t), "fsync": false}, "guard": guard,
+			"name": t.Name, "driver": "file", "options": options{"dir": dir, "fsync": false}, "guard": guard,
 			"concurrency": t.Concurrency, "timeout": t.Timeout.String(), "sync_interval": t.Sync,
 			"backoff": options{"min": "50ms", "max": t.BackoffMax.String()},
 		}
@@ -142,7 +153,16 @@ func (w *world) configure(name, url string) (path string) {
 	return path
 }
 
-func (w *world) targetDir(t targetPlan) string { return filepath.Join(w.dir, "target-"+t.Name) }
+// diskSize is the room on the disk of a file target: enough for every row of a world.
+const diskSize = "64m"
+
+// targetDir is where this process finds the files of a target.
+func (w *world) targetDir(t targetPlan) string {
+	if w.disk != nil {
+		return filepath.Join(w.disk.Seen, t.Name)
+	}
+	return filepath.Join(w.dir, "target-"+t.Name)
+}
 
 // note writes a line into the world's schedule.
 func (w *world) note(format string, args ...any) {

@@ -106,7 +106,7 @@ func (r *report) add(t *testing.T, w *world) {
 	r.Worlds++
 	r.Seeds = append(r.Seeds, w.plan.Seed)
 	r.Seconds = time.Since(r.began).Seconds()
-	kinds := map[string]bool{}
+	kinds := map[string]bool{faultDisk: true}
 	for _, w := range weights {
 		kinds[w.kind] = true
 	}
