@@ -195,6 +195,11 @@ func TestBreaksOfTheGuardAreFound(t *testing.T) {
 	require.Empty(t, guardBreaks([]call{remove(31), other(remove(77), "8")}, "t0", 1, at(100)), "not within one window")
 	again := []call{remove(31), but(remove(41), func(c *call) { c.Term = 2 }), but(other(remove(42), "8"), func(c *call) { c.Term = 2 })}
 	require.Empty(t, guardBreaks(again, "t0", 1, at(100)), "what an earlier owner has tried is counted")
+	second := func(c call) call { return but(c, func(c *call) { c.Term = 2 }) }
+	left := []call{remove(31), second(other(remove(32), "8")), second(other(remove(33), "9")), second(other(remove(34), "10"))}
+	require.Empty(t, guardBreaks(left, "t0", 2, at(100)), "the former owner may have let one more pass")
+	left = append(left, second(other(remove(35), "11")))
+	require.Equal(t, []string{"I6 guard"}, whats(guardBreaks(left, "t0", 2, at(100))), "but not two")
 }
 
 func TestDifferencesAreFound(t *testing.T) {

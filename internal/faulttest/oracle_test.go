@@ -134,11 +134,13 @@ func baselessDeletes(m *model, calls []call) (found []violation) {
 const guardWindow = 45 * time.Second
 
 // guardBreaks finds deletes beyond what a guard by count lets pass, of each owner before anything was approved. A delete
-// that an earlier owner tried has been counted by that one. I6.
+// that an earlier owner tried has been counted by that one; and what the one before let pass and did not come to call,
+// which is no more than it had left, is carried out without being counted again. I6.
 func guardBreaks(calls []call, target string, maxDeletes int, approved time.Time) (found []violation) {
 	tried := map[object]int64{}  // by which owner first
 	recent := map[int64][]call{} // the first calls for objects, of each owner
 	counted := map[object]call{} // the last one that counted
+	former, last := 0, int64(0)  // how many the owner before the last one counted
 	for _, c := range calls {
 		if c.Object.Target != target || !c.Delete || c.Begin.After(approved) {
 			continue
@@ -146,13 +148,20 @@ func guardBreaks(calls []call, target string, maxDeletes int, approved time.Time
 		if _, before := tried[c.Object]; !before {
 			tried[c.Object] = c.Term
 		}
-		if last, again := counted[c.Object]; tried[c.Object] != c.Term || again && c.Begin.Sub(last.Begin) < guardWindow {
+		if earlier, again := counted[c.Object]; tried[c.Object] != c.Term || again && c.Begin.Sub(earlier.Begin) < guardWindow {
 			continue
+		}
+		if c.Term > last {
+			former, last = len(recent[last]), c.Term
 		}
 		counted[c.Object] = c
 		recent[c.Term] = append(slices.DeleteFunc(recent[c.Term], func(before call) bool { return c.Begin.Sub(before.Begin) > guardWindow }), c)
-		if n := len(recent[c.Term]); n == maxDeletes+1 {
-			found = append(found, violation{"I6 guard", fmt.Sprintf("%s\n  is the delete of object %d of this owner within %s, of %d", c, n, guardWindow, maxDeletes), c.Object, c.Begin})
+		most := maxDeletes
+		if c.Term > 1 {
+			most += max(0, maxDeletes-former)
+		}
+		if n := len(recent[c.Term]); n == most+1 {
+			found = append(found, violation{"I6 guard", fmt.Sprintf("%s\n  is the delete of object %d of this owner within %s, of %d", c, n, guardWindow, most), c.Object, c.Begin})
 		}
 	}
 	return found

@@ -20,6 +20,8 @@ var boundedSeeds = []uint64{
 	328,   // a delete that the guard had let pass for one owner was carried out by the next
 	315,   // the server crashed during the first sync, and the table was truncated: an orphan
 	40521, // a call was not recorded, and the outbox outgrew its limit before the next owner had read of its object: an orphan
+	60763, // a cursor below the floor went on at the newest tick, past changes that were left: an orphan
+	60418, // a page's end below the floor came back as the cursor, and nothing changed any more: it did not come to rest
 	10096, // wait() did not wait for a sync whose owner had handed its target over
 }
 
