@@ -50,14 +50,15 @@ $$;
 -- go, at targets that may have been called for them: those with an owner, and those whose last owner crashed. No event and
 -- no row might name such an object any more, so that a full sync could not know of it. They are absent as far as is known:
 -- an owner that knows its target drops what no row wants, one that does not deletes it to be sure. No owner has more in
--- hand than the first 65536 (apply.openObjects is half of it); keys of more than 2000 bytes are never called.
+-- hand than the first 65536 (apply.openObjects is half of it); keys of more than 2000 bytes are never called. Whose cursor
+-- is below the floor already holds up no part, and is cut off from each all the same.
 CREATE FUNCTION reconciler.remember_cut_off(part regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t record;
 BEGIN
-    FOR t IN SELECT x.id, x.name, x.cursor_snapshot FROM reconciler.targets x, reconciler.settings s
-             WHERE x.cursor_snapshot IS NOT NULL AND x.cursor_revision >= s.floor_revision AND (x.owner IS NOT NULL OR NOT x.clean) ORDER BY x.id LOOP
+    FOR t IN SELECT x.id, x.name, x.cursor_snapshot FROM reconciler.targets x
+             WHERE (x.owner IS NOT NULL OR NOT x.clean) AND reconciler.unread(part, x.cursor_snapshot) ORDER BY x.id LOOP
         EXECUTE format($code$
             INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
             SELECT $1, c.resource_id, c.key, 'pending', true, false, clock_timestamp()
@@ -98,6 +99,7 @@ BEGIN
             CONTINUE;
         END;
         IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) THEN
+            PERFORM reconciler.remember_cut_off(part);
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: everybody has read it', part);
         END IF;

@@ -135,9 +135,9 @@ BEGIN
 END
 $$;
 
--- start_cursor gives a target its first cursor (or a new one, when its old one fell below the floor) and asks for the
--- full sync that covers everything before it, in one transaction: a cursor without that sync would be a loss.
-CREATE FUNCTION reconciler.start_cursor(target_id integer, owner uuid, term bigint, revision bigint, snapshot text, reason text) RETURNS void
+-- start_cursor gives a target its first cursor and asks for the full sync that covers everything before it, in one
+-- transaction: a cursor without that sync would be a loss.
+CREATE FUNCTION reconciler.start_cursor(target_id integer, owner uuid, term bigint, revision bigint, snapshot text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
@@ -145,16 +145,43 @@ BEGIN
     UPDATE reconciler.targets t SET cursor_revision = start_cursor.revision, cursor_snapshot = start_cursor.snapshot::pg_snapshot,
         batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL
     WHERE t.id = start_cursor.target_id;
-    INSERT INTO reconciler.sync_runs (target_id, reason, verify) VALUES (start_cursor.target_id, start_cursor.reason, start_cursor.reason <> 'retention')
+    PERFORM reconciler.require_sync(start_cursor.target_id, 'first', true);
+END
+$$;
+
+-- raise_cursor is for a target whose cursor fell below the floor: it asks for the full sync that makes up for what
+-- retention dropped, and has the cursor stand at the floor, in one transaction. It returns the floor. Only the revision
+-- rises: the snapshot stays, and with it the changes that are still there are read. They may name objects that a dead owner
+-- called for, and that no row wants any more.
+CREATE FUNCTION reconciler.raise_cursor(target_id integer, owner uuid, term bigint) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    raised bigint;
+BEGIN
+    PERFORM reconciler.fence(raise_cursor.target_id, raise_cursor.owner, raise_cursor.term);
+    UPDATE reconciler.targets t SET cursor_revision = greatest(t.cursor_revision, s.floor_revision),
+        batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL
+    FROM reconciler.settings s WHERE t.id = raise_cursor.target_id RETURNING t.cursor_revision INTO raised;
+    PERFORM reconciler.require_sync(raise_cursor.target_id, 'retention', false);
+    RETURN raised;
+END
+$$;
+
+-- require_sync asks for a full sync of a target without which it may lack something.
+CREATE FUNCTION reconciler.require_sync(target_id integer, reason text, verify boolean) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO reconciler.sync_runs (target_id, reason, verify) VALUES (require_sync.target_id, require_sync.reason, require_sync.verify)
     ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested' DO UPDATE
     -- wait() does not wait for a mere check at an interval, but for this one.
-    SET reason = excluded.reason, mode = 'repair', verify = sync_runs.verify OR excluded.verify, not_before = NULL;
-END
+    SET reason = excluded.reason, mode = 'repair', verify = sync_runs.verify OR excluded.verify, not_before = NULL
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.record_in_hand IS 'Internal: gives objects that do not settle soon their ledger row.';
 COMMENT ON FUNCTION reconciler.record_unknown IS 'Internal: gives objects that a sync is about to call for the first time their ledger row.';
-COMMENT ON FUNCTION reconciler.start_cursor IS 'Internal: gives a target a cursor and asks for the full sync that goes with it.';
+COMMENT ON FUNCTION reconciler.start_cursor IS 'Internal: gives a target its first cursor and asks for the full sync that goes with it.';
+COMMENT ON FUNCTION reconciler.raise_cursor IS 'Internal: takes a cursor that fell below the floor up to it and asks for the full sync that goes with that.';
+COMMENT ON FUNCTION reconciler.require_sync IS 'Internal: asks for a full sync without which a target may lack something.';
 COMMENT ON FUNCTION reconciler.settle IS 'Internal: an owner records the results of its calls and its cursor.';
 COMMENT ON FUNCTION reconciler.count_guard IS 'Internal: counts the deletes that the guard holds.';
 COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes go ahead, or holds them.';
@@ -163,4 +190,4 @@ COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes 
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.record_in_hand, reconciler.record_unknown, reconciler.start_cursor, reconciler.decide_parked, reconciler.count_guard, reconciler.settle;
+DROP FUNCTION reconciler.record_in_hand, reconciler.record_unknown, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.decide_parked, reconciler.count_guard, reconciler.settle;

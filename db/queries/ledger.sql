@@ -41,8 +41,12 @@ SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_dele
 FROM reconciler.targets WHERE id = $1;
 
 -- name: TargetCursorStart :exec
--- The first cursor of a target, or a new one after its old one fell below the floor: everything before it is the sync's.
-SELECT reconciler.start_cursor(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(revision)::bigint, sqlc.arg(snapshot)::text, sqlc.arg(reason)::text);
+-- The first cursor of a target: everything before it is the sync's.
+SELECT reconciler.start_cursor(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(revision)::bigint, sqlc.arg(snapshot)::text);
+
+-- name: TargetCursorRaise :one
+-- The revision that a cursor below the floor counts as from now on.
+SELECT reconciler.raise_cursor(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint)::bigint AS revision;
 
 -- name: TargetCircuit :exec
 UPDATE reconciler.targets SET circuit_open_since = CASE WHEN sqlc.arg(error)::text = '' THEN NULL ELSE coalesce(circuit_open_since, clock_timestamp()) END,

@@ -90,7 +90,11 @@ func TestWritesOfADeposedOwnerAreRefused(t *testing.T) {
 			return err
 		},
 		"StartCursor": func(ctx context.Context, owner string, term int64) error {
-			return d.queries.TargetCursorStart(ctx, store.TargetCursorStartParams{TargetID: d.target, Owner: owner, Term: term, Revision: 1, Snapshot: "10:10:", Reason: "first"})
+			return d.queries.TargetCursorStart(ctx, store.TargetCursorStartParams{TargetID: d.target, Owner: owner, Term: term, Revision: 1, Snapshot: "10:10:"})
+		},
+		"RaiseCursor": func(ctx context.Context, owner string, term int64) error {
+			_, err := d.queries.TargetCursorRaise(ctx, store.TargetCursorRaiseParams{TargetID: d.target, Owner: owner, Term: term})
+			return err
 		},
 	} {
 		for _, who := range []struct {

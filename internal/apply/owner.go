@@ -132,6 +132,9 @@ func (o *Owner) Load(ctx context.Context) error {
 			return fmt.Errorf("read the newest revision: %w", err)
 		}
 		o.replay = latest.Revision
+		if row.CursorRevision == latest.Revision && row.CursorSnapshot != latest.Snapshot { // it was raised to the floor
+			o.replay++
+		}
 	}
 	if _, err := o.queries.LedgerTakeOver(ctx, o.cfg.Grant.ID); err != nil {
 		return fmt.Errorf("take over what target %s had in hand: %w", o.cfg.Name, err)

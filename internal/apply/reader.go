@@ -19,13 +19,13 @@ func (o *Owner) read(ctx context.Context) error {
 	for {
 		latest, wake := o.cfg.Feed.Latest()
 		if cur.base.Revision == 0 && latest.Revision > 0 {
-			next, err := o.startCursor(ctx, latest, "first")
+			next, err := o.startCursor(ctx, latest)
 			if err != nil {
 				return err
 			}
 			cur = next
 		}
-		if latest.Revision <= cur.base.Revision && cur.batch.Revision == 0 {
+		if cur.batch.Revision == 0 && !cur.before(latest) {
 			select {
 			case <-wake:
 				continue
@@ -42,7 +42,7 @@ func (o *Owner) read(ctx context.Context) error {
 			if o.batch != nil { // what it has parked must not wait for a last page that nobody reads
 				o.endBatch(ctx)
 			}
-			next, err = o.startCursor(ctx, latest, "retention")
+			next, err = o.raiseCursor(ctx, cur)
 		}
 		if err != nil {
 			return err
@@ -51,10 +51,16 @@ func (o *Owner) read(ctx context.Context) error {
 	}
 }
 
-// startCursor gives the target a new cursor. What came before it is the work of the sync that is asked for with it.
-func (o *Owner) startCursor(ctx context.Context, tick outbox.Tick, reason string) (cursor, error) {
+// before says whether there is something to read up to a tick. A cursor that was raised to the floor stands at its
+// revision, and before its snapshot.
+func (c cursor) before(latest outbox.Tick) bool {
+	return latest.Revision > c.base.Revision || latest.Revision == c.base.Revision && latest.Snapshot != c.base.Snapshot
+}
+
+// startCursor gives the target its first cursor. What came before it is the work of the sync that is asked for with it.
+func (o *Owner) startCursor(ctx context.Context, tick outbox.Tick) (cursor, error) {
 	err := o.queries.TargetCursorStart(ctx, store.TargetCursorStartParams{
-		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Revision: tick.Revision, Snapshot: tick.Snapshot, Reason: reason,
+		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Revision: tick.Revision, Snapshot: tick.Snapshot,
 	})
 	if err != nil {
 		return cursor{}, fmt.Errorf("start the cursor of target %s: %w", o.cfg.Name, database.Explain(err))
@@ -62,6 +68,21 @@ func (o *Owner) startCursor(ctx context.Context, tick outbox.Tick, reason string
 	crash.Point(crash.CursorStarted)
 	signal(o.wantSync)
 	return cursor{base: tick}, nil
+}
+
+// raiseCursor goes on below the floor: the sync that is asked for makes up for the changes that retention dropped; those
+// that are left are read, from where the cursor stands. Pages that were read before may still be open, and record a cursor
+// below the floor once more when they are settled; the next page comes after them.
+func (o *Owner) raiseCursor(ctx context.Context, cur cursor) (cursor, error) {
+	revision, err := o.queries.TargetCursorRaise(ctx, store.TargetCursorRaiseParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term})
+	if err != nil {
+		return cursor{}, fmt.Errorf("raise the cursor of target %s to the floor: %w", o.cfg.Name, database.Explain(err))
+	}
+	signal(o.wantSync)
+	if o.replay > 0 {
+		o.replay = max(o.replay, revision+1)
+	}
+	return cursor{base: outbox.Tick{Revision: revision, Snapshot: cur.base.Snapshot}}, nil
 }
 
 // readPage hands out one page and returns the place after it.

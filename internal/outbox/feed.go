@@ -90,8 +90,11 @@ type Feed struct {
 	order  []pageKey
 }
 
+// pageKey names a page. The snapshot is a part of it: a cursor that retention raised to the floor keeps its own, which is
+// older than that of the revision that it stands at.
 type pageKey struct {
 	from, to int64
+	snapshot string // of from
 	after    Position
 }
 
@@ -177,7 +180,7 @@ func newest(ctx context.Context, queries *store.Queries) (Tick, error) {
 
 // Read returns the page of the batch (from, to] after a place in it.
 func (f *Feed) Read(ctx context.Context, from, to Tick, after Position) (*Page, error) {
-	key := pageKey{from.Revision, to.Revision, after}
+	key := pageKey{from.Revision, to.Revision, from.Snapshot, after}
 	f.mu.Lock()
 	entry, ok := f.pages[key]
 	if !ok {
@@ -213,14 +216,18 @@ func (f *Feed) forget(key pageKey, entry *pageEntry) {
 	}
 }
 
-// Prime gives the feed a page that was read already.
-func (f *Feed) Prime(from, to int64, page *Page) {
+// Prime gives the feed the first page of the batch up to a revision, which was read already. It is of use to those who
+// stand at the newest tick known here, if that is the one before.
+func (f *Feed) Prime(to int64, page *Page) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.metrics.OutboxEvents.Add(float64(len(page.Events)))
+	if f.latest.Revision != to-1 {
+		return
+	}
 	entry := &pageEntry{ready: make(chan struct{}), page: page}
 	close(entry.ready)
-	f.keepLocked(pageKey{from: from, to: to}, entry)
-	f.metrics.OutboxEvents.Add(float64(len(page.Events)))
+	f.keepLocked(pageKey{from: f.latest.Revision, to: to, snapshot: f.latest.Snapshot}, entry)
 }
 
 func (f *Feed) keepLocked(key pageKey, entry *pageEntry) {

@@ -300,11 +300,37 @@ func TestReadThatIsCutShortIsMadeByAnother(t *testing.T) {
 func TestFeedKeepsFewPages(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
+	feed := NewFeed(b.db.Pool, b.metrics)
 	for i := range int64(3 * cachedPages) {
-		b.feed.Prime(i, i+1, newPage(Position{}))
+		feed.Prime(i+1, newPage(Position{}))
+		feed.Publish(Tick{Revision: i + 1, Snapshot: fmt.Sprint(i + 1)})
 	}
-	require.Len(t, b.feed.pages, cachedPages)
-	require.Len(t, b.feed.order, cachedPages)
+	require.Len(t, feed.pages, cachedPages)
+	require.Len(t, feed.order, cachedPages)
+}
+
+// C24: a page belongs to a snapshot and not to a revision alone. A cursor that was raised to the floor has an older one; and
+// a page that was read with the tick is the next one only for those who stand at the newest tick known here.
+func TestFeedTellsPlacesOfOneRevisionApart(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	feed := NewFeed(b.db.Pool, b.metrics)
+	const snapshot = `SELECT pg_current_snapshot()::text`
+	old := b.text(snapshot)
+	b.change("a")
+	floor := Tick{Revision: 7, Snapshot: b.text(snapshot)}
+	feed.Publish(floor)
+	next := Tick{Revision: 8, Snapshot: floor.Snapshot}
+	primed := newPage(Position{})
+	feed.Prime(9, newPage(Position{})) // there is a tick that is not known here
+	feed.Prime(8, primed)
+	require.Len(t, feed.pages, 1)
+	page, err := feed.Read(t.Context(), floor, next, Position{})
+	require.NoError(t, err)
+	require.Same(t, primed, page)
+	page, err = feed.Read(t.Context(), Tick{Revision: 7, Snapshot: old}, next, Position{})
+	require.NoError(t, err)
+	require.Len(t, page.Events, 1, "what was written between the snapshots")
 }
 
 func TestFeedPublishesNewerTicksOnly(t *testing.T) {

@@ -251,7 +251,7 @@ func (l *leader) tick(ctx context.Context) error {
 	}
 	l.Metrics.Ticks.Inc()
 	l.ticks.add(1)
-	l.Feed.Prime(rows[0].Revision-1, rows[0].Revision, page)
+	l.Feed.Prime(rows[0].Revision, page)
 	l.Feed.Publish(Tick{Revision: rows[0].Revision, Snapshot: rows[0].Snapshot, At: rows[0].At})
 	if l.Peers != nil && l.Peers() && l.Listener.Works() {
 		if err := l.queries.NotifyTick(ctx); err != nil {

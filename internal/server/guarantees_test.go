@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -302,6 +303,78 @@ func TestObjectsOfChangesThatAreCutOffAreNotForgotten(t *testing.T) {
 	w.converged()
 }
 
+// cut has retention drop the oldest part of the outbox, read or not, after everything in it has a revision; before that it
+// moves on to the next part.
+func (w *world) cut() {
+	w.t.Helper()
+	w.moveOn()
+	w.db.Exec(w.t, `INSERT INTO reconciler.ticks (revision, snapshot) SELECT max(revision) + 1, pg_current_snapshot() FROM reconciler.ticks`)
+	require.Contains(w.t, w.text(`SELECT reconciler.retain('1 day', 0, '1 day')`), "emptied")
+}
+
+func (w *world) moveOn() {
+	w.t.Helper()
+	w.db.Exec(w.t, `UPDATE reconciler.settings SET rotated_at = '2000-01-01'`)
+	require.Contains(w.t, w.text(`SELECT reconciler.retain('1 day', 1000000, '0 s')`), "moved on")
+}
+
+// C24, C74: as above, but retention dropped only the first of the changes: those after it are still there. They name an
+// object that the dead process has called for, and that no row wants any more.
+func TestChangesThatAreLeftAreReadBelowTheFloor(t *testing.T) {
+	t.Parallel()
+	for name, dropped := range map[string]bool{"StillThere": false, "DroppedLater": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(3)
+			eu := newPlace()
+			first := w.start(named("eu", eu))
+			eu.eventually(t, want)
+			w.wait()
+			first.stop(t)
+			eu.put("app/9", `"v1"`)
+			w.db.Exec(t, `UPDATE reconciler.targets SET clean = false`)
+			w.db.Exec(t, `INSERT INTO apps VALUES (8, 'eu', 'v2')`)
+			w.moveOn()
+			w.db.Exec(t, `INSERT INTO apps VALUES (9, 'eu', 'v1')`)
+			w.db.Exec(t, `DELETE FROM apps WHERE id = 9`)
+			w.cut()
+			if dropped {
+				require.Contains(t, w.text(`SELECT reconciler.retain('1 day', 0, '1 day')`), "emptied reconciler.outbox_1")
+			}
+			require.Equal(t, "true", w.text(`SELECT below_floor::text FROM reconciler.outbox_lag WHERE target = 'eu'`))
+			require.Equal(t, strconv.FormatBool(!dropped), w.text(`SELECT (count(*) > 0)::text FROM reconciler.outbox WHERE key = '9'`))
+			w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Second }))
+			want["app/8"] = `"v2"`
+			eu.eventually(t, want)
+			w.converged()
+		})
+	}
+}
+
+// C24: what an owner reads is dropped while it is at work on a page, and nothing changes any more after that. The page's
+// end, which is below the floor, does not stay its cursor.
+func TestCursorBelowTheFloorDoesNotComeBack(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(3)
+	eu := newPlace()
+	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Minute }))
+	eu.eventually(t, want)
+	w.wait()
+	begun, release := eu.hang(t, "app/3")
+	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 3`)
+	<-begun
+	w.cut()
+	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 1`)
+	w.eventually("the owner is told", func() bool { return len(w.logged("msg=cursor_below_floor")) > 0 })
+	release()
+	want["app/1"], want["app/3"] = `"v2"`, `"v2"`
+	eu.eventually(t, want)
+	w.converged()
+	require.Len(t, w.logged("msg=cursor_below_floor"), 1)
+}
+
 const owned = `CREATE TABLE owners (id int PRIMARY KEY, name text); CREATE TABLE apps (id int PRIMARY KEY, owner int);
 	INSERT INTO owners VALUES (1, 'ann'), (2, 'bob'); INSERT INTO apps VALUES (1, 1), (2, 2);
 	CREATE VIEW owned AS SELECT a.id, a.owner, o.name FROM apps a JOIN owners o ON o.id = a.owner;
@@ -374,7 +447,11 @@ func TestDeposedOwnerWritesNothing(t *testing.T) {
 			return err
 		},
 		"Cursor": func(term int64) error {
-			return queries.TargetCursorStart(ctx, store.TargetCursorStartParams{TargetID: 1, Owner: owner, Term: term, Revision: 1, Snapshot: "1:1:", Reason: "first"})
+			return queries.TargetCursorStart(ctx, store.TargetCursorStartParams{TargetID: 1, Owner: owner, Term: term, Revision: 1, Snapshot: "1:1:"})
+		},
+		"Raise": func(term int64) error {
+			_, err := queries.TargetCursorRaise(ctx, store.TargetCursorRaiseParams{TargetID: 1, Owner: owner, Term: term})
+			return err
 		},
 	}
 	const all = `SELECT (SELECT array_agg(l)::text FROM reconciler.ledger l) || (SELECT array_agg(t)::text FROM reconciler.targets t)`

@@ -280,8 +280,26 @@ func (q *Queries) TargetCircuit(ctx context.Context, arg TargetCircuitParams) er
 	return err
 }
 
+const targetCursorRaise = `-- name: TargetCursorRaise :one
+SELECT reconciler.raise_cursor($1::int, $2::uuid, $3::bigint)::bigint AS revision
+`
+
+type TargetCursorRaiseParams struct {
+	TargetID int32
+	Owner    string
+	Term     int64
+}
+
+// The revision that a cursor below the floor counts as from now on.
+func (q *Queries) TargetCursorRaise(ctx context.Context, arg TargetCursorRaiseParams) (int64, error) {
+	row := q.db.QueryRow(ctx, targetCursorRaise, arg.TargetID, arg.Owner, arg.Term)
+	var revision int64
+	err := row.Scan(&revision)
+	return revision, err
+}
+
 const targetCursorStart = `-- name: TargetCursorStart :exec
-SELECT reconciler.start_cursor($1::int, $2::uuid, $3::bigint, $4::bigint, $5::text, $6::text)
+SELECT reconciler.start_cursor($1::int, $2::uuid, $3::bigint, $4::bigint, $5::text)
 `
 
 type TargetCursorStartParams struct {
@@ -290,10 +308,9 @@ type TargetCursorStartParams struct {
 	Term     int64
 	Revision int64
 	Snapshot string
-	Reason   string
 }
 
-// The first cursor of a target, or a new one after its old one fell below the floor: everything before it is the sync's.
+// The first cursor of a target: everything before it is the sync's.
 func (q *Queries) TargetCursorStart(ctx context.Context, arg TargetCursorStartParams) error {
 	_, err := q.db.Exec(ctx, targetCursorStart,
 		arg.TargetID,
@@ -301,7 +318,6 @@ func (q *Queries) TargetCursorStart(ctx context.Context, arg TargetCursorStartPa
 		arg.Term,
 		arg.Revision,
 		arg.Snapshot,
-		arg.Reason,
 	)
 	return err
 }

@@ -95,8 +95,18 @@ var loss = []Mutant{
 	},
 	{
 		Name: "cut-off-forgotten", Invariant: "C24", Removed: "objects that changes name which are dropped unread are remembered where they may have been called",
-		Edits:   []Edit{{cursorSQL, "(x.owner IS NOT NULL OR NOT x.clean) ORDER BY x.id LOOP", "false LOOP"}},
+		Edits:   []Edit{{cursorSQL, "(x.owner IS NOT NULL OR NOT x.clean) AND reconciler.unread", "false AND reconciler.unread"}},
 		Package: serverTests, Run: "^TestObjectsOfChangesThatAreCutOffAreNotForgotten$",
+	},
+	{
+		Name: "cut-off-once", Invariant: "C24", Removed: "the same for those who are below the floor already",
+		Edits:   []Edit{{cursorSQL, "            PERFORM reconciler.remember_cut_off(part);\n            EXECUTE format('TRUNCATE %s', part);\n            RETURN format('emptied %s: everybody", "            EXECUTE format('TRUNCATE %s', part);\n            RETURN format('emptied %s: everybody"}},
+		Package: serverTests, Run: "^TestChangesThatAreLeftAreReadBelowTheFloor$",
+	},
+	{
+		Name: "floor-is-the-end", Invariant: "C24", Removed: "a cursor that is raised to the floor still reads the changes that are left there",
+		Edits:   []Edit{{readerFile, " || latest.Revision == c.base.Revision && latest.Snapshot != c.base.Snapshot", ""}},
+		Package: serverTests, Run: "^TestChangesThatAreLeftAreReadBelowTheFloor$",
 	},
 	{
 		Name: "reload-not-owed", Invariant: "I1", Removed: "a file target notes that a reload is owed before it changes a file",
