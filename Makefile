@@ -42,9 +42,10 @@ SEED ?= 1
 LANES ?= 4
 FAULTFLAGS ?=
 
+# Without the race detector, of which the tester alone would have something: it is busy enough. `make test` has it on.
 .PHONY: test/faults
 test/faults: ## Live through random worlds under faults: WORLDS=20 SEED=1 LANES=4
-	go test -race -count=1 -timeout=24h -run 'TestWorlds' ./internal/faulttest -v -faults.worlds=$(WORLDS) -faults.seed=$(SEED) -faults.lanes=$(LANES) $(FAULTFLAGS)
+	go test -count=1 -timeout=24h -run 'TestWorlds' ./internal/faulttest -v -faults.worlds=$(WORLDS) -faults.seed=$(SEED) -faults.lanes=$(LANES) $(FAULTFLAGS)
 
 # For `make test/mutants`: which of them (a regular expression), and more: -worlds=5, -write, -baseline=false.
 MUTANTS ?= .
@@ -54,17 +55,13 @@ MUTANTS_FLAGS ?=
 test/mutants: ## Take mechanisms out, one by one, and see the tests notice: MUTANTS=regexp
 	go run ./scripts/mutants -run '$(MUTANTS)' $(MUTANTS_FLAGS)
 
-# For `make test/fuzz`: how long each target runs.
+# For `make test/fuzz`: how long each target runs, and how many inputs each keeps.
 FUZZTIME ?= 10s
+KEEP ?= 20
 
 .PHONY: test/fuzz
-test/fuzz: ## Run every fuzz target for a while, one after the other: FUZZTIME=10s
-	@grep -rlE '^func Fuzz' --include='*_test.go' $(patsubst %/...,%,$(PKG)) | xargs -n1 dirname | sort -u | while read -r dir; do \
-		go test -list '^Fuzz' "$$dir" | { grep '^Fuzz' || true; } | while read -r name; do \
-			echo "$$name"; \
-			go test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) "$$dir"; \
-		done; \
-	done
+test/fuzz: ## Run every fuzz target for a while, and keep what it learned: FUZZTIME=10s KEEP=20
+	./scripts/fuzz.sh $(FUZZTIME) $(KEEP)
 
 .PHONY: lint
 lint: $(BIN)/golangci-lint ## Run every linter that .golangci.yml does not switch off

@@ -39,7 +39,8 @@ func (w *world) lose(r *replica, frozen bool) {
 
 // takeovers measures how long the leases of lost processes rested. A measurement counts only if another replica was
 // well all the time until then, and no other came or went: what was lost may have been given to that one. A process that
-// was frozen must have been so all the time: one that goes on keeps its leases.
+// was frozen must have been so all the time: one that goes on keeps its leases. Where one was killed, that which is started in
+// its place may come, too, but not be lost in turn: it may have been given the leases.
 func takeovers(losses []loss, owned map[string][]owning, end time.Time, anyWell func(but string, from, to time.Time) bool, gone func(loss, time.Time) bool) []recovery {
 	var all []recovery
 	for _, l := range losses {
@@ -101,7 +102,10 @@ func (w *world) measure(calls []call) {
 		return well > 0 && w.timeline.healthy(partServer, from, to)
 	}
 	gone := func(l loss, until time.Time) bool {
-		return !l.Frozen || w.timeline.out("awake "+l.Replica, l.At, until)
+		if l.Frozen {
+			return w.timeline.out("awake "+l.Replica, l.At, until)
+		}
+		return w.timeline.falls(l.Replica, l.At, until) <= 1 // its own end
 	}
 	w.recoveries = takeovers(w.losses, w.owners.history(), end, anyWell, gone)
 	for _, back := range w.backs {

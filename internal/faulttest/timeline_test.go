@@ -60,6 +60,23 @@ func (l *timeline) out(part string, from, to time.Time) bool {
 	return slices.ContainsFunc(l.spans[part], func(s span) bool { return !s.From.After(from) && !s.To.Before(to) })
 }
 
+// falls counts how often something went wrong with a part, that was well before, between two times.
+func (l *timeline) falls(part string, from, to time.Time) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	within := func(at time.Time) bool { return at.After(from) && at.Before(to) }
+	for _, s := range l.spans[part] {
+		if within(s.From) {
+			n++
+		}
+	}
+	if l.ills[part] > 0 && within(l.since[part]) {
+		n++
+	}
+	return n
+}
+
 // stalls measures by how much goroutines of this process run late: a machine that has no time for the tester has
 // none for the processes under test either, and bounds on their recovery grow by that.
 type stalls struct {
@@ -142,4 +159,8 @@ func TestTimelineKnowsWhatWasOutAllTheTime(t *testing.T) {
 	require.True(t, l.out("a", time.Now(), time.Now().Add(time.Second)))
 	require.False(t, l.out("a", start.Add(-time.Second), well))
 	require.False(t, l.out("b", start, well))
+	require.Equal(t, 2, l.falls("a", start.Add(-time.Second), time.Now()))
+	require.Equal(t, 1, l.falls("a", well, time.Now()))
+	require.Equal(t, 0, l.falls("a", time.Now(), time.Now().Add(time.Second)))
+	require.Equal(t, 0, l.falls("b", start, time.Now()))
 }
