@@ -6,9 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/measure"
 )
 
 // Figure is one line of the results: something measured, and what it is compared with in the same run.
@@ -24,39 +25,6 @@ type Figure struct {
 	Met *bool `json:"met,omitempty"`
 }
 
-// spread is the median of several rounds, with the extremes.
-type spread struct{ low, mid, high float64 }
-
-func spreadOf(values []float64) spread {
-	sorted := slices.Sorted(slices.Values(values))
-	return spread{sorted[0], sorted[len(sorted)/2], sorted[len(sorted)-1]}
-}
-
-func (s spread) String() string {
-	return fmt.Sprintf("%s (%s to %s)", short(s.mid), short(s.low), short(s.high))
-}
-
-// short writes a number with about three digits.
-func short(v float64) string {
-	switch {
-	case v >= 1000:
-		return fmt.Sprintf("%.0f", v)
-	case v >= 10:
-		return fmt.Sprintf("%.1f", v)
-	default:
-		return fmt.Sprintf("%.2f", v)
-	}
-}
-
-// ratios are values over limits, round by round.
-func (f Figure) ratios() []float64 {
-	ratios := make([]float64, len(f.Limits))
-	for i, limit := range f.Limits {
-		ratios[i] = f.Values[i] / limit
-	}
-	return ratios
-}
-
 // atLeast sets the goal that the ratio (the value, where nothing is compared) is no smaller.
 func (f Figure) atLeast(goal float64, words string) Figure {
 	return f.goal(words, func(v float64) bool { return v >= goal })
@@ -70,9 +38,9 @@ func (f Figure) atMost(goal float64, words string) Figure {
 func (f Figure) goal(words string, met func(float64) bool) Figure {
 	values := f.Values
 	if len(f.Limits) > 0 {
-		values = f.ratios()
+		values = measure.Ratios(f.Values, f.Limits)
 	}
-	is := met(spreadOf(values).mid)
+	is := met(measure.SpreadOf(values).Median)
 	f.Goal, f.Met = words, &is
 	return f
 }
@@ -80,14 +48,14 @@ func (f Figure) goal(words string, met func(float64) bool) Figure {
 func (f Figure) line() string {
 	against, ratio := "", ""
 	if len(f.Limits) > 0 {
-		against = fmt.Sprintf("%s %s", f.Against, spreadOf(f.Limits))
-		ratio = spreadOf(f.ratios()).String()
+		against = fmt.Sprintf("%s %s", f.Against, measure.SpreadOf(f.Limits))
+		ratio = measure.SpreadOf(measure.Ratios(f.Values, f.Limits)).String()
 	}
 	met := ""
 	if f.Met != nil {
 		met = map[bool]string{true: "yes", false: "**no**"}[*f.Met]
 	}
-	return fmt.Sprintf("| %s | %s | %s %s | %s | %s | %s | %s |", f.Bench, f.What, spreadOf(f.Values), f.Unit, against, ratio, f.Goal, met)
+	return fmt.Sprintf("| %s | %s | %s %s | %s | %s | %s | %s |", f.Bench, f.What, measure.SpreadOf(f.Values), f.Unit, against, ratio, f.Goal, met)
 }
 
 // surroundings say where figures come from.
@@ -140,7 +108,7 @@ func write(dir string, where surroundings, figures []Figure) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, resultsHead, where.At.Format(time.DateOnly), where.CPUs, where.CPU, where.PostgreSQL, where.Go, where.Commit, short(where.Scale), where.Rounds)
+	fmt.Fprintf(&b, resultsHead, where.At.Format(time.DateOnly), where.CPUs, where.CPU, where.PostgreSQL, where.Go, where.Commit, measure.Short(where.Scale), where.Rounds)
 	for _, f := range figures {
 		b.WriteString(f.line() + "\n")
 	}

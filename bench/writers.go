@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sync/errgroup"
+
+	"github.com/pgreconciler/reconciler/internal/measure"
 )
 
 // writtenRows is how many rows each of the tables has that writers update.
@@ -61,38 +60,6 @@ func (l *lab) readNaive(ctx context.Context) (wait func(), err error) {
 	return func() { <-done }, nil
 }
 
-// commits returns how many one-row updates a second that many writers commit on a table.
-func (l *lab) commits(ctx context.Context, table string, writers int) (float64, error) {
-	group, groupCtx := errgroup.WithContext(ctx)
-	counts := make([]int, writers)
-	started := time.Now()
-	for w := range writers {
-		group.Go(func() error {
-			conn, err := l.pool.Acquire(groupCtx)
-			if err != nil {
-				return err
-			}
-			defer conn.Release()
-			sql := "UPDATE " + pgx.Identifier{table}.Sanitize() + " SET n = n + 1 WHERE id = $1"
-			for time.Since(started) < l.length {
-				if _, err := conn.Exec(groupCtx, sql, rand.IntN(writtenRows)+1); err != nil {
-					return fmt.Errorf("update %s: %w", table, err)
-				}
-				counts[w]++
-			}
-			return nil
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return 0, err
-	}
-	total := 0
-	for _, n := range counts {
-		total += n
-	}
-	return float64(total) / time.Since(started).Seconds(), nil
-}
-
 // benchWriters measures what tracking costs those who write, while the product runs and while it does not.
 func benchWriters(ctx context.Context, l *lab) ([]Figure, error) {
 	if err := l.fresh(ctx, writtenSchema()...); err != nil {
@@ -108,7 +75,7 @@ func benchWriters(ctx context.Context, l *lab) ([]Figure, error) {
 	crowd := []int{1, 16, 64}
 	rates := map[string][]float64{} // by table, product and number of writers
 	note := func(table, state string, writers int) error {
-		rate, err := l.commits(ctx, table, writers)
+		rate, _, err := measure.Commits(ctx, measure.Load{Pool: l.pool, Table: table, Rows: writtenRows, Writers: writers, Length: l.length})
 		name := fmt.Sprintf("%s %s %d", table, state, writers)
 		rates[name] = append(rates[name], rate)
 		return err
