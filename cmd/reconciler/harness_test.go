@@ -101,7 +101,13 @@ UPDATE reconciler.ledger SET state = 'blocked', attempts = 1, last_error = 'imag
 // newWorld makes a world. Its targets are directories in the place that have what the ledger says.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{place: newPlace(t), db: pgtest.New(t)}
+	return newWorldIn(t, pgtest.New(t))
+}
+
+// newWorldIn makes a world in a database.
+func newWorldIn(t *testing.T, db *pgtest.DB) *world {
+	t.Helper()
+	w := &world{place: newPlace(t), db: db}
 	w.db.Exec(t, worldSchema)
 	w.db.Exec(t, "DELETE FROM reconciler.outbox")
 	w.db.Exec(t, worldState)

@@ -76,6 +76,11 @@ func TestUsage(t *testing.T) {
 			"reconciler: 3 problems:\n  --resource needs one of --objects, --pending, --failing, --held, --drift\n" +
 				"  --limit needs one of --objects, --pending, --failing, --held, --drift\n  " + withoutURL,
 		},
+		"RefusesABenchThatMeasuresNothing": {
+			[]string{"bench", "--writers", "0", "--rounds", "all", "--length", "2m"},
+			"reconciler: 4 problems:\n  --writers: must be a whole number from 1 to 256, not \"0\"\n" +
+				"  --rounds: must be a whole number from 1 to 50, not \"all\"\n  --length: must be from 50ms to 1m, not 2m0s\n  " + withoutURL,
+		},
 		"RefusesATimeoutWithoutWait": {
 			[]string{"sync", "--timeout", "3s"}, "reconciler: 2 problems:\n  --timeout needs --wait\n  " + withoutURL,
 		},

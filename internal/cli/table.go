@@ -116,16 +116,27 @@ func (p Printer) Table(t *Table, columns []Column, empty string) error {
 	if len(t.Rows) == 0 {
 		return p.Line(empty)
 	}
-	tw := tabwriter.NewWriter(p.W, 0, 0, 2, ' ', 0)
 	titles := make([]string, len(columns))
 	for i, c := range columns {
 		titles[i] = c.Title
 	}
+	rows := make([][]string, len(t.Rows))
+	for i, row := range t.Rows {
+		for _, c := range columns {
+			rows[i] = append(rows[i], c.Value(row))
+		}
+	}
+	return p.Grid(titles, rows)
+}
+
+// Grid writes titles and rows of texts in columns, made safe for a terminal.
+func (p Printer) Grid(titles []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(p.W, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(tw, strings.Join(titles, "\t")) // errors stay with the writer until Flush
-	for _, row := range t.Rows {
-		cells := make([]string, len(columns))
-		for i, c := range columns {
-			cells[i] = Clean(c.Value(row))
+	for _, row := range rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = Clean(cell)
 		}
 		_, _ = fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
