@@ -52,14 +52,14 @@ func run() int {
 	if *quick {
 		l.rounds, l.length, l.scale = 1, 100*time.Millisecond, .001
 	}
-	if err := measure(ctx, l, chosen, *out); err != nil {
+	if err := perform(ctx, l, chosen, *out); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		return 1
 	}
 	return 0
 }
 
-func measure(ctx context.Context, l *lab, chosen *regexp.Regexp, out string) (err error) {
+func perform(ctx context.Context, l *lab, chosen *regexp.Regexp, out string) (err error) {
 	if l.dir, err = os.MkdirTemp("", "reconciler-bench-"); err != nil {
 		return err
 	}

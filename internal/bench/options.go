@@ -60,6 +60,9 @@ func (o Options) crowds() []int {
 	return []int{1, o.Writers}
 }
 
+// rows is how many rows each table has.
+func (o Options) rows() int { return max(rowsMin, o.Writers*rowsPerWriter) }
+
 // duration is about how long the rounds take.
 func (o Options) duration() time.Duration {
 	const states, tables = 3, 2

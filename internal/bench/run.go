@@ -15,21 +15,23 @@ import (
 )
 
 const (
-	// tableRows is how many rows each table has: so many that writers seldom meet at one, and few enough to be cached.
-	tableRows = 10_000
-	untracked = "untracked"
-	tracked   = "tracked"
-	target    = "sink"
+	// rowsPerWriter and rowsMin say how many rows each table has: so many that writers seldom meet at one, and that no row
+	// changes twice within seconds; and few enough to be cached.
+	rowsPerWriter = 500
+	rowsMin       = 1000
+	untracked     = "untracked"
+	tracked       = "tracked"
+	target        = "sink"
 )
 
 // schemaSQL makes the two tables, which are alike.
-var schemaSQL = fmt.Sprintf(`
+const schemaSQL = `
 CREATE TABLE public.untracked (id int PRIMARY KEY, payload text NOT NULL, n int NOT NULL DEFAULT 0) WITH (fillfactor = 50);
 CREATE TABLE public.tracked (LIKE public.untracked INCLUDING ALL) WITH (fillfactor = 50);
 INSERT INTO public.untracked SELECT i, repeat('x', 100) FROM generate_series(1, %d) AS i;
 INSERT INTO public.tracked TABLE public.untracked;
 SELECT reconciler.track('bench', 'public.tracked', '{id}', '''%s''');
-ANALYZE;`, tableRows, target)
+ANALYZE;`
 
 // lab is one run.
 type lab struct {
@@ -78,6 +80,10 @@ func Run(ctx context.Context, admin *pgx.Conn, opts Options) (result *Result, er
 		if err := l.round(ctx, round); err != nil {
 			return nil, err
 		}
+		// Without its lock the database may be dropped by another run at any moment.
+		if err := admin.Ping(ctx); err != nil {
+			return nil, fmt.Errorf("keep the lock of the scratch database: %w", err)
+		}
 		opts.Note("round %d of %d is done", round+1, opts.Rounds)
 	}
 	if err := server.count(ctx, admin, place.name); err != nil {
@@ -97,7 +103,7 @@ func (l *lab) prepare(ctx context.Context, synchronousCommit string) error {
 	if _, err := migrate.Up(ctx, l.url); err != nil {
 		return err
 	}
-	if _, err := conn.Exec(ctx, schemaSQL); err != nil {
+	if _, err := conn.Exec(ctx, fmt.Sprintf(schemaSQL, l.opts.rows(), target)); err != nil {
 		return fmt.Errorf("make the tables to write to: %w", err)
 	}
 	// Writers of two rates, their listener, and one connection to look with.
@@ -141,9 +147,9 @@ func (l *lab) settled(ctx context.Context) error {
 }
 
 func (l *lab) load(table string, writers int) measure.Load {
-	return measure.Load{Pool: l.writers, Table: table, Rows: tableRows, Writers: writers, Length: l.opts.Length}
+	return measure.Load{Pool: l.writers, Table: table, Rows: l.opts.rows(), Writers: writers, Length: l.opts.Length}
 }
 
 func (l *lab) pace(table string, rate, lengths int) measure.Pace {
-	return measure.Pace{Pool: l.writers, Table: table, Rows: tableRows, Rate: rate, Changes: l.opts.changes(rate, lengths)}
+	return measure.Pace{Pool: l.writers, Table: table, Rows: l.opts.rows(), Rate: rate, Changes: l.opts.changes(rate, lengths)}
 }
