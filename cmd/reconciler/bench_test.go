@@ -37,8 +37,8 @@ func TestBench(t *testing.T) {
 	t.Run("DropsWhatAKilledRunLeftAndNothingElse", w.isKilled)
 	t.Run("EndsWithItsLock", w.losesItsLock)
 	t.Run("RefusesARoleThatMayNotCreateDatabases", w.lacksRights)
-	t.Run("RefusesToTakeTheLastConnections", w.lacksConnections)
 	t.Run("RefusesAPooler", w.meetsAPooler)
+	t.Run("RefusesToTakeTheLastConnections", func(t *testing.T) { w.lacksConnections(t, cluster) })
 	t.Run("RefusesAStandby", func(t *testing.T) { w.meetsAStandby(t, cluster) })
 }
 
@@ -219,10 +219,13 @@ func (w benchWorld) lacksRights(t *testing.T) {
 	w.requireNothingLeft(t)
 }
 
-func (w benchWorld) lacksConnections(t *testing.T) {
-	r := w.run(t, "bench", "--writers", "256")
+func (w benchWorld) lacksConnections(t *testing.T, cluster *pgtest.Cluster) {
+	w.db.Exec(t, "ALTER SYSTEM SET superuser_reserved_connections = "+w.value(t, `SELECT (current_setting('max_connections')::int - 50)::text`))
+	cluster.Restart(t)
+	w.db.Pool.Reset()
+	r := w.run(t, "bench", "--writers", "40")
 	require.Equal(t, 3, r.code)
-	require.Regexp(t, `^reconciler: 256 writers need 276 connections, and of the \d+ that are free on the server 5 are left to others\n`+
+	require.Regexp(t, `^reconciler: 40 writers need 60 connections, and of the \d+ that are free on the server 5 are left to others\n`+
 		`hint: give fewer --writers, or raise max_connections\n$`, r.stderr)
 	w.requireNothingLeft(t)
 }
