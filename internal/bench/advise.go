@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// dearFrom is the ratio of commits, with NOTIFY over without, below which it costs the writers too much.
+	// dearFrom is the ratio of commits, with NOTIFY over without, below which it costs the writers too much, in every round.
 	dearFrom = .9
 	// soonerFrom is the part of the latency without NOTIFY that must be left with it, at most, for it to bring anything.
 	soonerFrom = .8
@@ -126,13 +126,14 @@ func (m Measured) notify() (on bool, sentence string) {
 		costWords(cost), counted(writers), polling, inWords(with))
 }
 
-// notifyCost is what NOTIFY costs a commit, in percent, where it costs more; dear only where every round shows it.
+// notifyCost is what NOTIFY costs a commit, in percent, where it costs more; dear only where every round shows it: what it
+// brings is certain.
 func (m Measured) notifyCost() (cost measure.Spread, writers int, dear bool) {
 	worst, writers := m.NotifyOverPolling.One, 1
 	if many := m.NotifyOverPolling.Many; many.Median < worst.Median {
 		worst, writers = many, m.Writers
 	}
-	return percent(worst), writers, worst.Median < dearFrom && worst.Max < 1
+	return percent(worst), writers, worst.Max < dearFrom
 }
 
 // caveats are what else a person should know before trusting the figures.
