@@ -62,7 +62,7 @@ func (w benchWorld) requireNothingLeft(t *testing.T) {
 func (w benchWorld) installation(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder
-	for _, table := range strings.Fields(w.value(t, `SELECT string_agg(oid::regclass::text, ' ' ORDER BY oid::regclass::text) FROM pg_class
+	for table := range strings.FieldsSeq(w.value(t, `SELECT string_agg(oid::regclass::text, ' ' ORDER BY oid::regclass::text) FROM pg_class
 		WHERE relkind = 'r' AND relnamespace IN ('reconciler'::regnamespace, 'public'::regnamespace)`)) {
 		fmt.Fprintln(&all, table, w.value(t, `SELECT coalesce(string_agg(r::text, E'\n' ORDER BY r::text), '') FROM `+table+` AS r`))
 	}

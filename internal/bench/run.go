@@ -36,7 +36,6 @@ ANALYZE;`
 // lab is one run.
 type lab struct {
 	opts    Options
-	admin   *pgx.Conn
 	url     string        // of the scratch database
 	writers *pgxpool.Pool // as the user's own programs connect
 	lazy    *pgxpool.Pool // whose commits do not wait for the disk
@@ -71,7 +70,7 @@ func Run(ctx context.Context, admin *pgx.Conn, opts Options) (result *Result, er
 		return nil, err
 	}
 	opts.Note("measuring for about %s in the scratch database %s; Ctrl-C ends it and drops that", opts.duration().Round(time.Second), place.name)
-	l := &lab{opts: opts, admin: admin, url: place.url, samples: samples{}}
+	l := &lab{opts: opts, url: place.url, samples: samples{}}
 	defer l.close()
 	if err := l.prepare(ctx, server.SynchronousCommit); err != nil {
 		return nil, err
