@@ -87,6 +87,10 @@ generate: $(BIN)/sqlc ## Write the Go code for db/queries (internal/store)
 bench: build ## Measure against limits and alternatives of the same run; writes bench/RESULTS.md
 	./bench/run.sh -binary bin/reconciler -out bench $(BENCHFLAGS)
 
+.PHONY: bench/peers
+bench/peers: ## Measure against kine, River and others on the same work; writes bench/peers/peers.md
+	./bench/peers/run.sh -out . $(BENCHFLAGS)
+
 .PHONY: images
 images: ## Build PostgreSQL test images from Debian packages, for machines that cannot pull
 	./scripts/build-images.sh $(PG_VERSIONS)

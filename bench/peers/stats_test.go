@@ -1,0 +1,46 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDelays(t *testing.T) {
+	t.Parallel()
+	zero := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	at := func(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }
+	commits := []sent{{change{1, 1}, at(0)}, {change{1, 2}, at(10)}, {change{2, 1}, at(20)}}
+	deliveries := []delivery{{change{1, 2}, at(15)}, {change{1, 2}, at(99)}}
+
+	require.Equal(t, []time.Duration{5 * time.Millisecond}, delays(false, commits, deliveries), "the first delivery of the version itself")
+	require.Equal(t, []time.Duration{5 * time.Millisecond, 15 * time.Millisecond}, delays(true, commits, deliveries), "a newer version counts for an older one")
+	require.Empty(t, delays(true, commits, nil))
+}
+
+func TestPercentile(t *testing.T) {
+	t.Parallel()
+	hundred := make([]time.Duration, 100)
+	for i := range hundred {
+		hundred[i] = time.Duration(i + 1)
+	}
+	require.Equal(t, time.Duration(51), percentile(hundred, .5))
+	require.Equal(t, time.Duration(100), percentile(hundred, .99))
+	require.Equal(t, time.Duration(100), percentile(hundred, 1))
+	require.Equal(t, time.Duration(7), percentile([]time.Duration{7}, .99))
+}
+
+func TestSpread(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, spread{1, 2, 9}, spreadOf([]float64{9, 1, 2}))
+	require.Equal(t, spread{1, 2.5, 4}, spreadOf([]float64{4, 3, 2, 1}))
+	require.Equal(t, spread{5, 5, 5}, spreadOf([]float64{5}))
+}
+
+func TestShort(t *testing.T) {
+	t.Parallel()
+	for want, v := range map[string]float64{"0.12": .123, "12.3": 12.34, "123": 123.4, "1,235": 1234.6, "1,000,007": 1000007} {
+		require.Equal(t, want, short(v))
+	}
+}
