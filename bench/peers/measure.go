@@ -140,7 +140,7 @@ func (l *lab) besideOpen(ctx context.Context, s *site, r *record) error {
 
 // untracked measures what the server commits when nobody looks: the same transactions, on a table that is alike.
 func (l *lab) untracked(ctx context.Context, s *site, r *record, writers int) error {
-	commits, took, err := s.flood(ctx, writers, l.rows(writtenRows), l.length, func(conn *pgx.Conn, id int) (change, error) {
+	commits, took, err := s.flood(ctx, writers, l.rows(writtenRows), l.length, func(ctx context.Context, conn *pgx.Conn, id int) (change, error) {
 		c := change{id, time.Now().UnixNano()}
 		_, err := transact(ctx, conn, update(ctx, "untracked", c))
 		return c, err
@@ -159,7 +159,7 @@ func (l *lab) sustained(ctx context.Context, s *site, r *record, writers int) er
 		return err
 	}
 	began := time.Now()
-	commits, took, err := s.flood(ctx, writers, l.rows(writtenRows), l.length, func(conn *pgx.Conn, id int) (change, error) {
+	commits, took, err := s.flood(ctx, writers, l.rows(writtenRows), l.length, func(ctx context.Context, conn *pgx.Conn, id int) (change, error) {
 		c := s.next(id)
 		_, err := s.peer.commit(ctx, conn, c)
 		return c, err

@@ -204,7 +204,10 @@ func (s *kineServer) close() {
 		_ = s.client.Close() // says only that its context was cancelled
 	}
 	if s.grpc != nil {
-		s.grpc.Stop()
+		// As kine ends: a moment for what is being answered, so that nothing asks a store that is closed.
+		impatient := time.AfterFunc(2*time.Second, s.grpc.Stop)
+		s.grpc.GracefulStop()
+		impatient.Stop()
 	}
 	s.stopLoops()
 	s.closeStore()

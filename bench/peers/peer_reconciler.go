@@ -3,10 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"time"
+	"path/filepath"
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
@@ -31,14 +32,9 @@ func (*reconcilerPeer) prepare(ctx context.Context, s *stage) error {
 }
 
 func (p *reconcilerPeer) start(ctx context.Context, s *stage) error {
-	// As `reconciler run` has it when a config says nothing, but for the syncs on a timer: none falls into a measurement.
-	cfg := &config.Config{
-		DatabaseURL: config.NewURL(s.url), DirectURL: config.NewURL(s.url), Notify: config.NotifyAuto, PollInterval: time.Second,
-		ShutdownTimeout: 10 * time.Second, Retention: config.Retention{MaxAge: 24 * time.Hour, MaxRows: 10_000_000},
-		Targets: []config.Target{{
-			Name: "consumer", Driver: "consumer", Options: driver.Options{}, Concurrency: 8, Timeout: 5 * time.Second,
-			Backoff: config.Backoff{Min: time.Second, Max: time.Minute}, Guard: config.Guard{Window: time.Minute}, SyncMode: config.SyncRepair,
-		}},
+	cfg, err := defaults(s.url)
+	if err != nil {
+		return err
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	running := server.New(server.Options{Config: cfg, Drivers: map[string]driver.Driver{"consumer": called(s.deliver)}, Version: "bench", Logger: log})
@@ -47,6 +43,28 @@ func (p *reconcilerPeer) start(ctx context.Context, s *stage) error {
 		return fmt.Errorf("first sync: %w", err)
 	}
 	return nil
+}
+
+// defaults is the config that `reconciler run` reads from a file that says no more than it has to, but for the syncs on a
+// timer: none falls into a measurement.
+func defaults(url string) (cfg *config.Config, err error) {
+	dir, err := os.MkdirTemp("", "reconciler-peers-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	text, err := json.Marshal(map[string]any{
+		"database_url": url, "listen": "off",
+		"targets": []map[string]any{{"name": "consumer", "driver": "consumer", "sync_interval": "off"}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "reconciler.json")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return nil, err
+	}
+	return config.Load(config.LoadOptions{Path: file})
 }
 
 func (p *reconcilerPeer) stop(context.Context) error { return p.loop.stop() }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -54,20 +55,24 @@ func rowOf(writers, w, i int) int { return i*writers + w + 1 }
 
 // flood lets many writers commit as fast as they can for a time, each on rows of its own, so that row locks measure
 // nothing, and returns what they committed and how long that took.
-func (s *site) flood(ctx context.Context, writers, ids int, length time.Duration, commit func(*pgx.Conn, int) (change, error)) ([]change, time.Duration, error) {
+func (s *site) flood(ctx context.Context, writers, ids int, length time.Duration, commit func(context.Context, *pgx.Conn, int) (change, error)) ([]change, time.Duration, error) {
+	conns := make([]*pgxpool.Conn, writers) // all there before the clock runs
+	for w := range conns {
+		conn, err := s.pool.Acquire(ctx)
+		if err != nil {
+			return nil, 0, fmt.Errorf("connect: %w", err)
+		}
+		defer conn.Release()
+		conns[w] = conn
+	}
 	each := make([][]change, writers)
 	group, groupCtx := errgroup.WithContext(ctx)
 	began := time.Now()
-	for w := range writers {
+	for w, conn := range conns {
 		group.Go(func() error {
-			conn, err := s.pool.Acquire(groupCtx)
-			if err != nil {
-				return fmt.Errorf("connect: %w", err)
-			}
-			defer conn.Release()
 			own := ownRows(ids, writers, w)
 			for time.Since(began) < length {
-				c, err := commit(conn.Conn(), rowOf(writers, w, rand.IntN(own)))
+				c, err := commit(groupCtx, conn.Conn(), rowOf(writers, w, rand.IntN(own)))
 				if err != nil {
 					return err
 				}
