@@ -74,4 +74,5 @@ require (
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4 // indirect
 )
 
+// What is measured is this tree, with its internal packages.
 replace github.com/pgreconciler/reconciler => ../..

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -48,8 +49,6 @@ func (o *owed) left() int { return len(o.last) + len(o.events) }
 
 // inbox takes down what a consumer is given, and when.
 type inbox struct {
-	coalesces bool
-
 	mu   sync.Mutex // guards what follows
 	log  []delivery
 	owed *owed
@@ -123,7 +122,7 @@ func (b *inbox) wait(ctx context.Context, patience time.Duration) (missing int, 
 func (b *inbox) deliveries() []delivery {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.log[:len(b.log):len(b.log)]
+	return slices.Clip(b.log)
 }
 
 // finished returns when the newest of the owed deliveries came.

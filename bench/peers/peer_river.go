@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -19,6 +18,8 @@ const (
 	// riverWorkers is how many jobs River may work at once; it also bounds how many it fetches at once.
 	riverWorkers = 1000
 	riverConns   = 10
+	// riverPoll is how often River looks for jobs that no notification told it of: its minimum.
+	riverPoll = river.FetchPollIntervalMin
 )
 
 // thingJob is the job: the row as it was committed.
@@ -73,9 +74,6 @@ func (p *riverPeer) start(ctx context.Context, s *stage) (err error) {
 	return nil
 }
 
-// riverPoll is how often River looks for jobs that no notification told it of: its minimum.
-const riverPoll = river.FetchPollIntervalMin
-
 func (p *riverPeer) commit(ctx context.Context, conn *pgx.Conn, c change) (time.Time, error) {
 	return transact(ctx, conn, update(ctx, "things", c), func(tx pgx.Tx) error {
 		if _, err := p.client.InsertTx(ctx, tx, thingJob{stateOf(c)}, nil); err != nil {
@@ -102,7 +100,7 @@ func (p *riverPeer) stop(ctx context.Context) (err error) {
 	if p.client != nil {
 		ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 		defer cancel()
-		if err = p.client.Stop(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		if err = p.client.Stop(ctx); err != nil {
 			err = fmt.Errorf("stop River: %w", err)
 		}
 	}

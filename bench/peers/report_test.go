@@ -38,6 +38,14 @@ func TestTable(t *testing.T) {
 `, table(columns, []*record{fast, slow, last}))
 }
 
+func TestComplete(t *testing.T) {
+	t.Parallel()
+	all, some, none := &record{Committed: 3}, &record{Committed: 3, Missing: 1}, &record{}
+	require.Zero(t, complete([]*record{all, all}))
+	require.Equal(t, 1, complete([]*record{all, some}))
+	require.Equal(t, 1, complete([]*record{none, all}), "nothing was committed")
+}
+
 func TestColumns(t *testing.T) {
 	t.Parallel()
 	l := &lab{scale: 1, hold: 3 * time.Second}
