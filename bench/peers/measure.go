@@ -178,7 +178,9 @@ func (l *lab) sustained(ctx context.Context, s *site, r *record, writers int) er
 		return err
 	}
 	if came := len(commits) - missing; came > 0 {
-		r.note(fmt.Sprint("delivered", writers), float64(came)/s.inbox.finished().Sub(began).Seconds())
+		// The last commit can reach its consumer before it has reached its writer.
+		whole := max(took, s.inbox.finished().Sub(began))
+		r.note(fmt.Sprint("delivered", writers), float64(came)/whole.Seconds())
 	}
 	return nil
 }
