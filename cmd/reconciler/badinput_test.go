@@ -17,6 +17,7 @@ import (
 
 // onDatabase are arguments for every command that works on the database alone.
 var onDatabase = map[string][]string{
+	"bench":          nil,
 	"approve":        {"eu"},
 	"diff":           {},
 	"doctor":         {},

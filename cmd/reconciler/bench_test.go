@@ -242,6 +242,7 @@ func (w benchWorld) meetsAStandby(t *testing.T, cluster *pgtest.Cluster) {
 	cluster.Restart(t)
 	require.Equal(t, result{code: 3, stderr: "reconciler: the server is a standby: nothing can be written, and so nothing measured, there\n" +
 		"hint: let direct_url lead to the primary\n"}, w.run(t, quick...))
+	w.db.Pool.Reset() // its connections ended with the server
 	var promoted bool
 	require.NoError(t, w.db.Pool.QueryRow(t.Context(), "SELECT pg_promote()").Scan(&promoted))
 	require.True(t, promoted)

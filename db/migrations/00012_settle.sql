@@ -150,7 +150,7 @@ END
 $$;
 
 -- raise_cursor is for a target whose cursor fell below the floor: it asks for the full sync that makes up for what
--- retention dropped, and has the cursor stand at the floor, in one transaction. It returns the floor. Only the revision
+-- retention dropped, and has the cursor stand at the floor, in one transaction. It returns where it stands. Only the revision
 -- rises: the snapshot stays, and with it the changes that are still there are read. They may name objects that a dead owner
 -- called for, and that no row wants any more.
 CREATE FUNCTION reconciler.raise_cursor(target_id integer, owner uuid, term bigint) RETURNS bigint
@@ -162,9 +162,9 @@ BEGIN
     PERFORM reconciler.fence(raise_cursor.target_id, raise_cursor.owner, raise_cursor.term);
     UPDATE reconciler.targets t SET cursor_revision = greatest(t.cursor_revision, s.floor_revision),
         batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL
-    FROM reconciler.settings s WHERE t.id = raise_cursor.target_id RETURNING t.cursor_revision INTO raised;
+    FROM reconciler.settings s WHERE t.id = raise_cursor.target_id AND t.cursor_revision IS NOT NULL RETURNING t.cursor_revision INTO raised;
     PERFORM reconciler.require_sync(raise_cursor.target_id, 'retention', false);
-    RETURN raised;
+    RETURN coalesce(raised, 0);
 END
 $$;
 
