@@ -17,7 +17,6 @@ import (
 
 // onDatabase are arguments for every command that works on the database alone.
 var onDatabase = map[string][]string{
-	"bench":          nil,
 	"approve":        {"eu"},
 	"diff":           {},
 	"doctor":         {},
@@ -52,7 +51,8 @@ func each(t *testing.T, fn func(t *testing.T, name string, args []string)) {
 
 func TestTheListOfCommandsOnTheDatabaseIsComplete(t *testing.T) {
 	t.Parallel()
-	without := map[string]bool{"config print": true, "dev": true, "migrate print": true, "version": true}
+	// bench makes a database of its own; TestBench has what it needs.
+	without := map[string]bool{"bench": true, "config print": true, "dev": true, "migrate print": true, "version": true}
 	leaves(func(cmd *cobra.Command) {
 		name := strings.TrimPrefix(cmd.CommandPath(), "reconciler ")
 		_, listed := onDatabase[name]
