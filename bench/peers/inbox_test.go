@@ -50,12 +50,9 @@ func TestInbox(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := &inbox{}
 			b.expect(false, []change{{1, 1}, {2, 1}, {3, 1}})
-			go func() {
-				for id := range 2 {
-					time.Sleep(8 * time.Second)
-					b.deliver(change{id + 1, 1})
-				}
-			}()
+			for id := range 2 {
+				time.AfterFunc(time.Duration(id+1)*8*time.Second, func() { b.deliver(change{id + 1, 1}) })
+			}
 			began := time.Now()
 			missing, err := b.wait(t.Context(), 10*time.Second)
 			require.NoError(t, err)
