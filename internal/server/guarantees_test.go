@@ -243,17 +243,26 @@ func TestSyncReadsNoMoreThanAPage(t *testing.T) {
 	require.Len(t, due, 4)
 }
 
+// crashed applies a fleet of three and stops the process, and leaves the target as if the process had been killed. It returns
+// what the target has.
+func (w *world) crashed(eu *place) (want map[string]string) {
+	w.t.Helper()
+	want = w.fleet(3)
+	first := w.start(named("eu", eu))
+	eu.eventually(w.t, want)
+	w.wait()
+	first.stop(w.t)
+	w.db.Exec(w.t, `UPDATE reconciler.targets SET clean = false`)
+	return want
+}
+
 // C74: after a crash an object may be in the target that the ledger does not know. If its row is gone by then, it gets
 // its delete all the same, also where the target cannot list; and once a sync has made the target clean, no more.
 func TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	want := w.fleet(3)
 	eu := newPlace()
-	first := w.start(named("eu", eu))
-	eu.eventually(t, want)
-	w.wait()
-	first.stop(t)
+	want := w.crashed(eu)
 	// As if the process had been killed right after a call for a row that was deleted since.
 	eu.put("app/9", `"v1"`)
 	// And after one that left what the row said for a moment: by the ledger it is as it should be.
@@ -261,7 +270,6 @@ func TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow(t *testing.T) {
 	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 1`)
 	w.db.Exec(t, `INSERT INTO reconciler.ticks (revision, snapshot) SELECT max(revision) + 1, pg_current_snapshot() FROM reconciler.ticks`)
 	w.db.Exec(t, `UPDATE apps SET image = 'v1' WHERE id = 1`)
-	w.db.Exec(t, `UPDATE reconciler.targets SET clean = false`)
 	w.db.Exec(t, `INSERT INTO apps VALUES (9, 'eu', 'v1')`)
 	w.db.Exec(t, `DELETE FROM apps WHERE id = 9`)
 	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Second }))
@@ -279,21 +287,15 @@ func TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow(t *testing.T) {
 func TestObjectsOfChangesThatAreCutOffAreNotForgotten(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	want := w.fleet(3)
 	eu := newPlace()
-	first := w.start(named("eu", eu))
-	eu.eventually(t, want)
-	w.wait()
-	first.stop(t)
+	want := w.crashed(eu)
 	// As if the process had been killed right after calls whose results are not recorded; one of the rows is gone since.
 	eu.put("app/8", `"v1"`)
 	eu.put("app/9", `"v1"`)
-	w.db.Exec(t, `UPDATE reconciler.targets SET clean = false`)
 	w.db.Exec(t, `INSERT INTO apps VALUES (8, 'eu', 'v2'), (9, 'eu', 'v1'), (10, 'us', 'v1')`)
 	w.db.Exec(t, `DELETE FROM apps WHERE id = 9`)
-	w.db.Exec(t, `INSERT INTO reconciler.ticks (revision, snapshot) SELECT max(revision) + 1, pg_current_snapshot() FROM reconciler.ticks`)
-	w.db.Exec(t, `UPDATE reconciler.settings SET rotated_at = '2000-01-01'`)
-	w.db.Exec(t, `SELECT reconciler.retain('1 day', 0, '0 s'), reconciler.retain('1 day', 0, '1 day')`)
+	w.moveOn()
+	w.cut("8")
 	require.Equal(t, "true", w.text(`SELECT below_floor::text FROM reconciler.outbox_lag WHERE target = 'eu'`))
 	require.Equal(t, []string{"8 pending false", "9 pending false"}, w.column(`SELECT concat_ws(' ', key, state, present::text) FROM reconciler.objects WHERE state <> 'applied' ORDER BY key`))
 	w.db.Exec(t, `DELETE FROM apps WHERE id = 10`)
@@ -336,14 +338,9 @@ func TestChangesThatAreLeftAreReadBelowTheFloor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
-			want := w.fleet(3)
 			eu := newPlace()
-			first := w.start(named("eu", eu))
-			eu.eventually(t, want)
-			w.wait()
-			first.stop(t)
+			want := w.crashed(eu)
 			eu.put("app/9", `"v1"`)
-			w.db.Exec(t, `UPDATE reconciler.targets SET clean = false`)
 			w.db.Exec(t, `INSERT INTO apps VALUES (8, 'eu', 'v2')`)
 			w.moveOn()
 			w.db.Exec(t, `INSERT INTO apps VALUES (9, 'eu', 'v1')`)
