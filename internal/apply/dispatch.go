@@ -256,6 +256,12 @@ func (o *Owner) settle(ctx context.Context, l look, rec *record) error {
 	select {
 	case o.settled <- r:
 		return nil
+	default:
+		signal(o.queue.crowded) // what has come together is a full batch
+	}
+	select {
+	case o.settled <- r:
+		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("record a result of target %s: %w", o.cfg.Name, context.Cause(ctx))
 	}

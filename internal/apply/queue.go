@@ -78,6 +78,7 @@ type queue struct {
 	turn     int           // takes turns when the window is one
 	room     chan struct{} // closed and replaced when something was taken
 	ready    chan struct{}
+	crowded  chan struct{} // receives a value when objects wait until others have landed
 }
 
 // flight is an object that was taken and is not settled.
@@ -89,7 +90,7 @@ type flight struct {
 func newQueue(window int) *queue {
 	return &queue{
 		waiting: map[ObjectID]*Item{}, flying: map[ObjectID]*flight{}, window: window, share: [2]float64{1, 1},
-		room: make(chan struct{}), ready: make(chan struct{}, 1),
+		room: make(chan struct{}), ready: make(chan struct{}, 1), crowded: make(chan struct{}, 1),
 	}
 }
 
@@ -195,6 +196,8 @@ func (q *queue) tryTake(most int) []*Item {
 	if len(items) > 0 {
 		close(q.room)
 		q.room = make(chan struct{})
+	} else if q.size[LaneLive]+q.size[LaneSync] > 0 {
+		signal(q.crowded)
 	}
 	return items
 }

@@ -15,6 +15,9 @@ import (
 const (
 	// settleRows bounds one write to the ledger.
 	settleRows = 1000
+	// settleEvery is how often the ledger is written, unless objects wait for what is written: a write costs as much as
+	// many of its rows, and its processor time is the writers' too.
+	settleEvery = 5 * time.Millisecond
 	// patience is how long an object may hold the cursor.
 	patience = 2 * time.Second
 	// inHandFor is when an object that was in hand for so long is looked at once more.
@@ -31,10 +34,12 @@ type result struct {
 	guarded bool    // the ledger said that the guard holds its delete
 }
 
-// settler writes results and the cursor. It writes as soon as it can; what arrives during a write goes with the next.
+// settler writes results and the cursor: the first result after a pause at once, those that follow together. What arrives
+// during a write goes with the next.
 type settler struct {
-	o  *Owner
-	in chan result
+	o     *Owner
+	in    chan result
+	wrote time.Time // when results were written last
 	// late are objects that were recorded as in hand before their result came.
 	late map[ObjectID]bool
 }
@@ -54,6 +59,7 @@ func (s *settler) run(ctx context.Context) error {
 		case r, ok := <-s.in:
 			if open = ok; ok {
 				batch = append(batch, r)
+				s.gather()
 			}
 		case <-s.o.tracker.opened:
 			if !armed {
@@ -118,6 +124,20 @@ func (o *Owner) recordInHand(ctx context.Context, ids []ObjectID, again time.Dur
 	return nil
 }
 
+// gather lets results come together: until the next write is due, or objects wait for this one.
+func (s *settler) gather() {
+	wait := time.Until(s.wrote.Add(settleEvery))
+	if wait <= 0 {
+		return
+	}
+	due := time.NewTimer(wait)
+	defer due.Stop()
+	select {
+	case <-due.C:
+	case <-s.o.queue.crowded:
+	}
+}
+
 // fill takes what has already arrived.
 func (s *settler) fill(batch []result, open bool) ([]result, bool) {
 	for open && len(batch) < settleRows {
@@ -163,6 +183,7 @@ func (s *settler) write(ctx context.Context, batch []result) error {
 			return fmt.Errorf("record results of target %s: %w", o.cfg.Name, database.Explain(err))
 		}
 		crash.Point(crash.AfterSettle)
+		s.wrote = time.Now()
 		o.cfg.Metrics.LedgerWrites.WithLabelValues(o.cfg.Name).Add(float64(rows))
 	}
 	if moved {

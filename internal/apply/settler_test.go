@@ -21,7 +21,7 @@ func (o *Owner) startSettler(t *testing.T) (ended <-chan error) {
 	go func() { done <- newSettler(o).run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		synctest.Wait()
+		elapse(settleEvery)
 		if !o.queue.isStopped() {
 			close(o.settled)
 		}
@@ -62,6 +62,66 @@ func TestSlowObjectIsRecordedUnderConstantLoad(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 1, db.count("LedgerInHand"))
 		require.Equal(t, at(1), o.tracker.reach)
+	})
+}
+
+// The first result after a pause is written at once; those that follow go together.
+func TestResultsAreWrittenTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o, db := testOwner(t, calls(nil), nil)
+		o.startSettler(t)
+		elapse(time.Second)
+		o.settleDone(t, o.fly(t, "first"))
+		synctest.Wait()
+		require.Equal(t, 1, db.count("Settle"))
+		for i := range 100 {
+			elapse(settleEvery / 200)
+			o.settleDone(t, o.fly(t, fmt.Sprint(i)))
+		}
+		synctest.Wait()
+		require.Equal(t, 1, db.count("Settle"))
+		elapse(settleEvery)
+		require.Equal(t, 2, db.count("Settle"))
+	})
+}
+
+// Nothing waits for a write that waits for more: neither objects for room among those in flight, nor a full batch.
+func TestWhoWaitsForAWriteHurriesIt(t *testing.T) {
+	t.Parallel()
+	t.Run("objects", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			o, db := testOwner(t, calls(nil), nil)
+			o.startSettler(t)
+			o.settleDone(t, o.fly(t, "first"))
+			synctest.Wait()
+			require.Equal(t, 1, db.count("Settle"))
+			l := o.fly(t, "in flight")
+			o.queue.setWindow(1)
+			o.queue.add(t, liveItem("waiting"))
+			o.settleDone(t, l)
+			synctest.Wait()
+			require.Equal(t, 1, db.count("Settle"), "nobody has asked for it")
+			require.Empty(t, o.queue.tryTake(1))
+			synctest.Wait()
+			require.Equal(t, 2, db.count("Settle"))
+			require.Len(t, o.queue.tryTake(1), 1)
+		})
+	})
+	t.Run("a full batch", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			o, _ := testOwner(t, calls(nil), nil)
+			o.startSettler(t)
+			o.settleDone(t, o.fly(t, "first"))
+			synctest.Wait()
+			began := time.Now()
+			for i := range settleRows + 2 {
+				o.settleDone(t, o.fly(t, fmt.Sprint(i)))
+			}
+			require.Zero(t, time.Since(began), "nobody has waited for the clock")
+		})
 	})
 }
 
@@ -161,6 +221,7 @@ func TestFailureSetsTheAlarm(t *testing.T) {
 		o.startSettler(t)
 		fail := func(key string, after time.Duration) {
 			l := o.fly(t, key)
+			elapse(settleEvery) // so that it is written at once
 			require.NoError(t, o.settle(t.Context(), l, l.outcome(actApply, driver.RetryAfter(after, errors.New("no")), testBackoff)))
 			synctest.Wait()
 		}
@@ -173,7 +234,7 @@ func TestFailureSetsTheAlarm(t *testing.T) {
 		fail("soon", time.Minute)
 		require.Equal(t, time.Minute, o.alarm.remaining())
 		fail("later", 10*time.Minute)
-		require.Equal(t, time.Minute, o.alarm.remaining())
+		require.Equal(t, time.Minute-settleEvery, o.alarm.remaining())
 		o.alarm.clear()
 		fail("next", 2*time.Hour)
 		require.Equal(t, 2*time.Hour, o.alarm.remaining())

@@ -60,6 +60,7 @@ type leader struct {
 	wakeups  rate
 	seen     int64 // notifications counted
 	ticks    rate
+	crowd    crowd
 }
 
 // Run makes revisions until its context ends or leadership or connection are lost. It closes ready when the newest
@@ -242,6 +243,7 @@ func (l *leader) tick(ctx context.Context) error {
 		return fmt.Errorf("make a revision: %w", err)
 	}
 	if len(rows) == 0 {
+		l.crowd.add(time.Now(), 0)
 		return nil
 	}
 	crash.Point(crash.AfterTick)
@@ -251,6 +253,7 @@ func (l *leader) tick(ctx context.Context) error {
 	}
 	l.Metrics.Ticks.Inc()
 	l.ticks.add(1)
+	l.crowd.add(time.Now(), len(page.Events))
 	l.Feed.Prime(rows[0].Revision, page)
 	l.Feed.Publish(Tick{Revision: rows[0].Revision, Snapshot: rows[0].Snapshot, At: rows[0].At})
 	if l.Peers != nil && l.Peers() && l.Listener.Works() {
@@ -266,7 +269,7 @@ func (l *leader) turn(ctx context.Context, now time.Time) error {
 	switch l.mode {
 	case modeAwake:
 		n, ended := l.ticks.ended(now)
-		if !l.hears() || !ended || n >= sleepBelowTicks {
+		if !l.hears() || !ended || n >= sleepBelowTicks || l.crowd.poll() > awakePoll {
 			return nil
 		}
 		return l.doze(ctx, now)
@@ -322,7 +325,7 @@ func (l *leader) pause(now time.Time) time.Duration {
 	case !l.hears():
 		return l.poll()
 	case l.mode == modeAwake:
-		return awakePoll
+		return l.crowd.poll()
 	case l.mode == modeDozing && now.Sub(l.dozingAt) > dozeSlowFrom:
 		return dozePollSlow
 	case l.mode == modeDozing:

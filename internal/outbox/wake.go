@@ -6,10 +6,15 @@ import "time"
 // they do not, and it polls. Dozing is the way from awake to asleep: it holds the lock already, but transactions that
 // began before may have seen it free and will notify nobody, so it polls slowly until each of them has ended.
 const (
-	awakePoll    = 3 * time.Millisecond
-	dozePoll     = 40 * time.Millisecond
-	dozePollSlow = 500 * time.Millisecond // for transactions that stay open
-	dozeSlowFrom = 10 * time.Second
+	awakePoll = 3 * time.Millisecond
+	// A look costs as much as many changes, and its processor time is the writers' too. The more there are, the more of
+	// them are taken at once: the poll waits a millisecond for each awakeCrowd changes a second, up to awakePollMost.
+	awakeCrowd    = 400
+	awakePollMost = 10 * time.Millisecond
+	crowdMost     = 8000 // changes a second; more is soon forgotten
+	dozePoll      = 40 * time.Millisecond
+	dozePollSlow  = 500 * time.Millisecond // for transactions that stay open
+	dozeSlowFrom  = 10 * time.Second
 	// fallbackPoll finds what every other way missed.
 	fallbackPoll = 5 * time.Second
 
@@ -25,6 +30,25 @@ const (
 	sleepBelowTicks = 25
 	sleepWindow     = 250 * time.Millisecond
 )
+
+// crowd knows how many changes come, a second, as a moving average over some eight looks.
+type crowd struct {
+	average float64
+	looked  time.Time
+}
+
+// add counts the changes that a look found.
+func (c *crowd) add(now time.Time, changes int) {
+	if since := now.Sub(c.looked); !c.looked.IsZero() && since > 0 {
+		c.average += (min(float64(changes)/since.Seconds(), crowdMost) - c.average) / 8
+	}
+	c.looked = now
+}
+
+// poll is how long the leader waits until its next look while it is awake.
+func (c *crowd) poll() time.Duration {
+	return min(awakePollMost, max(awakePoll, time.Duration(c.average/awakeCrowd*float64(time.Millisecond))))
+}
 
 type mode int
 

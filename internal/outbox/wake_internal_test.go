@@ -40,3 +40,27 @@ func TestRateCountsByWindows(t *testing.T) {
 		}
 	})
 }
+
+// The leader looks less often the more changes come, within bounds, and soon as often as before when they stop.
+func TestPollFollowsTheCrowd(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	var c crowd
+	look := func(rate float64, for_ time.Duration) {
+		for end := now.Add(for_); now.Before(end); {
+			pause := c.poll()
+			now = now.Add(pause)
+			c.add(now, int(rate*pause.Seconds()))
+		}
+	}
+	require.Equal(t, awakePoll, c.poll())
+	look(1000, time.Second)
+	require.Equal(t, awakePoll, c.poll())
+	look(2000, time.Second)
+	require.InDelta(t, 5*time.Millisecond, c.poll(), float64(time.Millisecond))
+	look(20_000, time.Second)
+	require.Equal(t, awakePollMost, c.poll())
+	c.add(now.Add(time.Microsecond), 5_000_000) // a giant transaction
+	look(0, 250*time.Millisecond)
+	require.Equal(t, awakePoll, c.poll())
+}
