@@ -26,7 +26,7 @@ var benches = []struct {
 	run  func(context.Context, *lab) ([]Figure, error)
 }{
 	{"writers", benchWriters}, {"latency", benchLatency}, {"bulk", benchBulk}, {"drain", benchDrain},
-	{"sync", benchSync}, {"rest", benchRest}, {"targets", benchTargets},
+	{"sync", benchSync}, {"rest", benchRest}, {"targets", benchTargets}, {"sustained", benchSustained}, {"churn", benchChurn},
 }
 
 func main() { os.Exit(run()) }
@@ -40,7 +40,7 @@ func run() int {
 	flag.IntVar(&l.rounds, "rounds", 5, "rounds of each measurement, interleaved")
 	flag.DurationVar(&l.length, "length", 3*time.Second, "length of one round of commits")
 	flag.Float64Var(&l.scale, "scale", 1, "what numbers of rows are multiplied with")
-	only := flag.String("only", ".", "regular expression of the measurements to make: writers, latency, bulk, drain, sync, rest, targets")
+	only := flag.String("only", ".", "regular expression of the measurements to make: writers, latency, bulk, drain, sync, rest, targets, sustained, churn")
 	out := flag.String("out", "", "directory for RESULTS.md and results.json; none: they are only printed")
 	quick := flag.Bool("quick", false, "see in a minute that everything works; the figures mean nothing")
 	flag.Parse()
