@@ -7,13 +7,12 @@ CREATE FUNCTION reconciler.sleep_lock() RETURNS bigint LANGUAGE sql IMMUTABLE PA
 
 -- wake_code is the last step of every capture function. The leader holds the lock while it sleeps and only then
 -- wants to be notified: NOTIFY makes all commits of the cluster queue for one lock. The probe is released at once,
--- never at commit: a probe held by a long transaction would keep the leader from going to sleep.
+-- never at commit: a probe held by a long transaction would keep the leader from going to sleep. Taken and released it is
+-- in one expression: PL/pgSQL evaluates that by itself, where PERFORM runs a query.
 CREATE FUNCTION reconciler.wake_code() RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN notify THEN format($code$
-    IF pg_try_advisory_lock_shared(%1$s) THEN
-        PERFORM pg_advisory_unlock_shared(%1$s);
-    ELSE
+    IF NOT (pg_try_advisory_lock_shared(%1$s) AND pg_advisory_unlock_shared(%1$s)) THEN
         PERFORM pg_notify('reconciler_wake', '');
     END IF;$code$, reconciler.sleep_lock()) ELSE '' END FROM reconciler.settings
 $$;

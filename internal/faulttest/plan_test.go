@@ -91,6 +91,8 @@ type plan struct {
 	MaxRows   int             // retention of the outbox
 	Shifts    []time.Duration // by which each replica's clock is wrong; one that is not 0 is of another build, too
 	Disk      bool            // the file target has a small disk of its own, which fills up
+	Honest    bool            // triggers see every write, and no sync makes up at last for what was missed
+	Calm      time.Duration   // how long writers go on when the faults have ended
 	Faults    []fault
 }
 
@@ -127,7 +129,19 @@ func newPlan(seed uint64) *plan {
 	if p.Disk {
 		p.addDisk(more)
 	}
+	p.beHonest(p.stream(2))
 	return p
+}
+
+// beHonest makes half of the worlds such that nothing but events can bring about what is found at last: a lost one shows.
+func (p *plan) beHonest(r *rand.Rand) {
+	if p.Honest = r.IntN(2) == 0; !p.Honest {
+		return
+	}
+	p.Calm = between(r, time.Second, 5*time.Second)
+	for i := range p.Targets {
+		p.Targets[i].Sync = "off"
+	}
 }
 
 // addDisk fills the disk of the file target for some time, in between the other faults.
@@ -243,7 +257,7 @@ func (p *plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: %d replicas, resources %v, %d writers, bulk %d, notify %v, max_rows %d, %.1fs\n",
 		p.Seed, p.Replicas, p.Resources, p.Writers, p.Bulk, p.Notify, p.MaxRows, p.Lasts.Seconds())
-	fmt.Fprintf(&b, "  clocks wrong by %v, disk %v\n", p.Shifts, p.Disk)
+	fmt.Fprintf(&b, "  clocks wrong by %v, disk %v, honest %v, %.1fs calm\n", p.Shifts, p.Disk, p.Honest, p.Calm.Seconds())
 	for _, t := range p.Targets {
 		fmt.Fprintf(&b, "  target %+v\n", t)
 	}

@@ -213,6 +213,7 @@ func (w *world) run() {
 		defer writing.Wait()
 		defer close(stop)
 		w.inject()
+		pass(w.plan.Calm, w.t.Context().Done())
 	}()
 	w.settle()
 	w.judge()

@@ -114,7 +114,7 @@ func (x *writer) step(ctx context.Context) error {
 		return x.prepare(ctx)
 	case n < 110:
 		return x.endPrepared(ctx)
-	case n < 125:
+	case n < 125 && !x.world.plan.Honest:
 		return x.run1(ctx, "BEGIN; SET LOCAL session_replication_role = replica; "+x.statements()+"; COMMIT")
 	case n < 127:
 		return x.run1(ctx, "BEGIN; SET LOCAL lock_timeout = '200ms'; TRUNCATE "+x.table().main+"; COMMIT")
