@@ -95,6 +95,9 @@ func (l *lab) firstLive(ctx context.Context) ([]Figure, error) {
 func benchTargets(ctx context.Context, l *lab) ([]Figure, error) {
 	changes := l.rows(50_000)
 	crowd := []int{1, 10, 100, 1000}
+	if l.scale < .1 {
+		crowd = crowd[:3]
+	}
 	rates, connections := map[int][]float64{}, map[int][]float64{}
 	for range min(l.rounds, 3) {
 		for _, n := range crowd {
