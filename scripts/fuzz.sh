@@ -18,9 +18,9 @@ for dir in "${dirs[@]}"; do
         learned=$cache/$package/$target kept=$dir/testdata/fuzz/$target
         [[ -d $learned ]] || continue
         mkdir -p "$kept"
-        find "$learned" -type f -printf '%s %p\n' | sort -n | while read -r _ file; do
+        while read -r _ file; do
             (($(find "$kept" -type f | wc -l) < most)) || break
             cp -n "$file" "$kept/"
-        done
+        done < <(find "$learned" -type f -printf '%s %p\n' | sort -n)
     done
 done
