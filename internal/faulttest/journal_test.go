@@ -72,6 +72,20 @@ func (j *journal) end(c *call, outcome string, gone bool) {
 	c.End, c.Open, c.Outcome, c.Gone = time.Now(), false, outcome, gone
 }
 
+// length returns how many calls there are.
+func (j *journal) length() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.calls)
+}
+
+// has reports whether there is a call for an object among those after the first ones.
+func (j *journal) has(o object, after int) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.ContainsFunc(j.calls[after:], func(c *call) bool { return c.Object == o })
+}
+
 // all returns a copy of the calls so far, in order of their begin.
 func (j *journal) all() []call {
 	j.mu.Lock()

@@ -1,11 +1,15 @@
 package faulttest_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // Every oracle is shown a history that is as it should be, and the smallest ones that are not: an oracle that finds
@@ -239,4 +243,32 @@ func TestNamesAreAsDocumented(t *testing.T) {
 	require.Equal(t, "r/eu%2Fweb%201.json", fileName("r", "eu/web 1"))
 	require.Equal(t, "r/%2Ea.b.json", fileName("r", ".a.b"))
 	require.Equal(t, "r/%.json", fileName("r", ""))
+}
+
+// The record of the database tells who wrote a cursor that another process owned.
+func TestDeposedWriterIsSeen(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	db.Exec(t, memory)
+	db.Exec(t, `INSERT INTO reconciler.instances (id, name, version) VALUES ('00000000-0000-0000-0000-000000000001', 'host:1', 'test')`)
+	db.Exec(t, `INSERT INTO reconciler.targets (name) VALUES ('eu')`)
+	db.Exec(t, `UPDATE reconciler.targets SET owner = '00000000-0000-0000-0000-000000000001', lease_until = now(), term = 7, cursor_revision = 1, cursor_snapshot = '1:1:'`)
+	revision := 1
+	seen := func(writer string) (found []string) {
+		conn := db.Conn(t)
+		revision++
+		_, err := conn.Exec(t.Context(), fmt.Sprintf(`SET application_name = '%s'; UPDATE reconciler.targets SET cursor_revision = %d`, writer, revision))
+		require.NoError(t, err)
+		rows, err := conn.Query(t.Context(), `DELETE FROM test.deposed RETURNING writer || ' ' || owner || ' ' || term`)
+		require.NoError(t, err)
+		found, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		return found
+	}
+	require.Empty(t, seen("reconciler host:1"))
+	require.Empty(t, seen("reconciler host:1 work"))
+	require.Empty(t, seen("psql"))
+	require.Equal(t, []string{"reconciler host:10 work host:1 7"}, seen("reconciler host:10 work"))
+	db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, lease_until = NULL`)
+	require.Empty(t, seen("reconciler host:10 work"), "nobody owns it")
 }

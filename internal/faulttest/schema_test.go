@@ -35,6 +35,22 @@ BEGIN
     EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER remember_rows, ENABLE ALWAYS TRIGGER remember_truncate', relation);
 END
 $$;
+-- Who writes a cursor, which goes with nearly every write to the ledger, is the target's owner. Sessions have their
+-- process's name.
+CREATE TABLE test.deposed (at timestamptz NOT NULL DEFAULT clock_timestamp(), target text NOT NULL, writer text NOT NULL, owner text NOT NULL, term bigint NOT NULL);
+CREATE FUNCTION test.see_deposed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+DECLARE
+    writer text := current_setting('application_name');
+    owner  text := (SELECT i.name FROM reconciler.instances i WHERE i.id = NEW.owner);
+BEGIN
+    IF starts_with(writer, 'reconciler ') AND NOT starts_with(writer || ' ', 'reconciler ' || owner || ' ') THEN
+        INSERT INTO test.deposed (target, writer, owner, term) VALUES (NEW.name, writer, owner, NEW.term);
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER see_deposed AFTER UPDATE ON reconciler.targets FOR EACH ROW
+    WHEN (NEW.cursor_revision IS NOT NULL AND (OLD.cursor_revision, OLD.batch_seq) IS DISTINCT FROM (NEW.cursor_revision, NEW.batch_seq)) EXECUTE FUNCTION test.see_deposed();
 `
 
 // resource is a kind of object that worlds have.

@@ -216,6 +216,7 @@ func (w *world) run() {
 		pass(w.plan.Calm, w.t.Context().Done())
 	}()
 	w.settle()
+	w.lookForDelay()
 	w.judge()
 	w.leave()
 }
