@@ -24,14 +24,8 @@ func objectsSchema(rows int) []string {
 // benchBulk measures one statement that changes every row: what it takes, and what others feel meanwhile.
 func benchBulk(ctx context.Context, l *lab) ([]Figure, error) {
 	rows := l.rows(1_000_000)
-	if err := l.fresh(ctx, append(objectsSchema(rows), `CREATE TABLE others (id int PRIMARY KEY)`, `SELECT reconciler.track('other', 'others', '{id}', '''other''')`)...); err != nil {
-		return nil, err
-	}
-	p, err := l.run(discard(target), discard("other"))
+	p, err := l.begin(ctx, append(objectsSchema(rows), `CREATE TABLE others (id int PRIMARY KEY)`, `SELECT reconciler.track('other', 'others', '{id}', '''other''')`), discard(target), discard("other"))
 	if err != nil {
-		return nil, err
-	}
-	if err := l.settled(ctx); err != nil {
 		return nil, err
 	}
 	_, before, err := p.memory()

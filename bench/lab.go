@@ -152,6 +152,21 @@ func (l *lab) run(targets ...map[string]any) (*product, error) {
 	return p, nil
 }
 
+// begin makes the database anew, starts the product there, and waits for its first sync.
+func (l *lab) begin(ctx context.Context, schema []string, targets ...map[string]any) (*product, error) {
+	if err := l.fresh(ctx, schema...); err != nil {
+		return nil, err
+	}
+	p, err := l.run(targets...)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.settled(ctx); err != nil {
+		return nil, errors.Join(err, p.stop())
+	}
+	return p, nil
+}
+
 // stop ends it as service managers do.
 func (p *product) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself

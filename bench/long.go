@@ -44,14 +44,8 @@ func during(ctx context.Context, every time.Duration, look func() error, work fu
 
 // benchSustained has writers commit as fast as they can for ten minutes.
 func benchSustained(ctx context.Context, l *lab) ([]Figure, error) {
-	if err := l.fresh(ctx, writtenSchema()...); err != nil {
-		return nil, err
-	}
-	p, err := l.run(discard(target))
+	p, err := l.begin(ctx, writtenSchema(), discard(target))
 	if err != nil {
-		return nil, err
-	}
-	if err := l.settled(ctx); err != nil {
 		return nil, err
 	}
 	length := max(time.Second, time.Duration(l.scale*float64(10*time.Minute)))
@@ -121,14 +115,8 @@ const rowsRead = `SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables) + (
 // benchChurn changes a hundred thousand objects five million times at a steady rate; some of the rows go and come back.
 func benchChurn(ctx context.Context, l *lab) ([]Figure, error) {
 	objects, changes := l.rows(100_000), l.rows(5_000_000)
-	if err := l.fresh(ctx, objectsSchema(objects)...); err != nil {
-		return nil, err
-	}
-	p, err := l.run(discard(target))
+	p, err := l.begin(ctx, objectsSchema(objects), discard(target))
 	if err != nil {
-		return nil, err
-	}
-	if err := l.settled(ctx); err != nil {
 		return nil, err
 	}
 	const parts = 3

@@ -9,14 +9,8 @@ import (
 // benchRest measures what the product costs when nothing changes, and how soon it works when there is much in the ledger.
 func benchRest(ctx context.Context, l *lab) ([]Figure, error) {
 	objects := l.rows(100_000)
-	if err := l.fresh(ctx, objectsSchema(objects)...); err != nil {
-		return nil, err
-	}
-	p, err := l.run(discard(target))
+	p, err := l.begin(ctx, objectsSchema(objects), discard(target))
 	if err != nil {
-		return nil, err
-	}
-	if err := l.settled(ctx); err != nil {
 		return nil, err
 	}
 	// Statistics are written with a delay, and the leader goes to sleep first.
@@ -58,14 +52,8 @@ func benchRest(ctx context.Context, l *lab) ([]Figure, error) {
 // firstLive measures from the start of the process until a change made meanwhile is applied.
 func (l *lab) firstLive(ctx context.Context) ([]Figure, error) {
 	objects := l.rows(1_000_000)
-	if err := l.fresh(ctx, append(objectsSchema(objects), `CREATE TABLE others (id int PRIMARY KEY)`, `SELECT reconciler.track('other', 'others', '{id}', '''other''')`)...); err != nil {
-		return nil, err
-	}
-	p, err := l.run(discard(target), discard("other"))
+	p, err := l.begin(ctx, append(objectsSchema(objects), `CREATE TABLE others (id int PRIMARY KEY)`, `SELECT reconciler.track('other', 'others', '{id}', '''other''')`), discard(target), discard("other"))
 	if err != nil {
-		return nil, err
-	}
-	if err := l.settled(ctx); err != nil {
 		return nil, err
 	}
 	if err := p.stop(); err != nil {
