@@ -14,19 +14,30 @@ const (
 	delayChanges = 5
 	// soonAsleep is when the leader has gone to sleep, if no transaction is open.
 	soonAsleep = 600 * time.Millisecond
+	// crowded is for how long commits come one after the other, so that the leader wants no NOTIFY for each.
+	crowded = 300 * time.Millisecond
 )
 
-// lookForDelay makes single changes while nothing else happens, and waits for the call of each.
+// lookForDelay makes single changes while nothing else happens, and waits for the call of each. In half of the worlds the
+// change was made while many others were, and is committed when they are long over: whoever was awake then has gone to
+// sleep, and its writer has seen nobody asleep whom it would have to wake.
 func (w *world) lookForDelay() {
 	x := w.newWriter(len(w.plan.Targets)+w.plan.Writers+1, nil)
 	ctx := context.WithoutCancel(w.t.Context())
 	defer x.finish(ctx)
 	probe := object{w.plan.Targets[0].Name, "num", fmt.Sprint(probeKeys)}
+	change := x.changeAtRest
+	if w.plan.Honest {
+		change = x.changeFromACrowd
+	}
 	var took []time.Duration
 	for range delayChanges {
-		pass(soonAsleep, w.t.Context().Done())
+		commit, err := change(ctx)
 		before := w.journal.length()
-		if err := x.touch(ctx, 0); err != nil {
+		if err == nil {
+			err = commit()
+		}
+		if err != nil {
 			w.violate("tester", "write at rest: %v", err)
 			return
 		}
@@ -36,12 +47,46 @@ func (w *world) lookForDelay() {
 		}
 		took = append(took, time.Since(begun))
 	}
-	w.note("at rest a change is called for after %v", took)
+	w.note("at rest a change (from a crowd: %v) is called for after %v", w.plan.Honest, took)
 	slices.Sort(took)
 	if took[delayChanges/2] > delayMost {
-		w.violate("wake-up", "at rest a change is called for after %v", took)
+		w.violate("wake-up", "at rest a change (from a crowd: %v) is called for after %v", w.plan.Honest, took)
 	}
 	if code, said := w.wait(30 * time.Second); code != 0 {
 		w.violate("I1 rest", "it does not come to rest again: %s", clip(said))
 	}
+}
+
+// changeAtRest returns what makes a change, when nothing happens any more.
+func (x *writer) changeAtRest(ctx context.Context) (commit func() error, err error) {
+	pass(soonAsleep, ctx.Done())
+	return func() error { return x.touch(ctx, 0) }, nil
+}
+
+// changeFromACrowd makes a change together with many others, and returns what commits it, when nothing happens any more.
+func (x *writer) changeFromACrowd(ctx context.Context) (commit func() error, err error) {
+	if err := x.touch(ctx, 0); err != nil {
+		return nil, err
+	}
+	if err := x.do(ctx, "SET synchronous_commit = off"); err != nil { // a slow disk would make it no crowd
+		return nil, err
+	}
+	for begun := time.Now(); time.Since(begun) < crowded; {
+		if err := x.touch(ctx, 0); err != nil {
+			return nil, err
+		}
+	}
+	if err := x.do(ctx, "BEGIN"); err != nil {
+		return nil, err
+	}
+	if err := x.touch(ctx, 0); err != nil {
+		return nil, err
+	}
+	pass(soonAsleep, ctx.Done())
+	return func() error { return x.do(ctx, "COMMIT") }, nil
+}
+
+func (x *writer) do(ctx context.Context, sql string) error {
+	_, err := x.conn.Exec(ctx, sql)
+	return err
 }

@@ -31,6 +31,7 @@ type endpoint struct {
 	r       *rand.Rand
 	share   float64              // of calls that fail
 	down    bool                 // every call is refused
+	slow    time.Duration        // how much longer each call takes
 	objects map[object]string    // spec by object
 	newest  map[object][2]int64  // term and revision of the last call that took effect
 	busy    map[object]chan bool // closed when the call at work on an object is done
@@ -60,6 +61,13 @@ func (e *endpoint) weather(share float64, down bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.share, e.down = share, down
+}
+
+// lag sets how much longer each call takes.
+func (e *endpoint) lag(by time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.slow = by
 }
 
 // message is the body of a request.
@@ -173,6 +181,10 @@ func isProbe(resource, key string) bool {
 // act answers a call. A call whose client has gone takes no effect any more.
 func (e *endpoint) act(w http.ResponseWriter, r *http.Request, m message, how string, c *call, done func()) (outcome string, gone bool) {
 	defer done()
+	e.mu.Lock()
+	slow := e.slow
+	e.mu.Unlock()
+	pass(slow, r.Context().Done())
 	switch how {
 	case callDown:
 		http.Error(w, "not today", http.StatusUnauthorized)

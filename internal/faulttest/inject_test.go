@@ -194,6 +194,8 @@ func (w *world) strikeTarget(f fault) (end func()) {
 	case faultRough:
 		e.weather(0.7, false)
 		return func() { e.weather(e.plan.Share, false) }
+	case faultLateWord:
+		return w.strikeLateWord(e)
 	case faultDown:
 		w.timeline.ill(e.plan.Name)
 		e.weather(0, true)
@@ -217,6 +219,27 @@ func (w *world) strikeTarget(f fault) (end func()) {
 		return nothing
 	}
 	return nil
+}
+
+// strikeLateWord keeps the line of a target's owner from passing anything while calls are under way. What the owner has to
+// say of them stands in the line, and is said when it ends: long after the lease.
+func (w *world) strikeLateWord(e *endpoint) (end func()) {
+	r := w.owner(e.plan.Name)
+	if r == nil {
+		return nil
+	}
+	const slow = 500 * time.Millisecond
+	e.lag(slow)
+	pass(slow/2, w.t.Context().Done()) // the prober's calls are under way
+	w.timeline.ill(r.name)
+	r.proxy.freeze()
+	e.lag(0)
+	w.note("the line of %s, which owns %s, passes nothing", r.name, e.plan.Name)
+	return func() {
+		r.proxy.thaw()
+		w.timeline.well(r.name)
+		w.note("the line of %s passes everything again", r.name)
+	}
 }
 
 // order gives an order in SQL. While the server is away, or before anybody lists the target, it cannot be given.
@@ -295,11 +318,19 @@ func (w *world) disarm() {
 
 // leader returns the replica that leads, as far as one does that is well.
 func (w *world) leader(otherwise *replica) *replica {
-	name, pid := w.owners.now("tick")
+	if r := w.owner("tick"); r != nil {
+		return r
+	}
+	return otherwise
+}
+
+// owner returns the replica that has a lease, if one has that is well.
+func (w *world) owner(lease string) *replica {
+	name, pid := w.owners.now(lease)
 	for _, r := range w.replicas {
 		if p := r.process(); name && p.alive() && p.pid == pid && w.timeline.healthy(r.name, time.Now(), time.Now()) {
 			return r
 		}
 	}
-	return otherwise
+	return nil
 }

@@ -53,7 +53,7 @@ func (w *world) judge() {
 		w.violations = append(w.violations, v)
 		w.mu.Unlock()
 	}
-	for _, text := range w.column(`SELECT format('at %s: %s wrote the cursor of %s, which %s owned in term %s', at, writer, target, owner, term) FROM test.deposed ORDER BY at`) {
+	for _, text := range w.column(`SELECT format('at %s: %s wrote (%s) for %s, which %s owned in term %s', at, writer, what, target, owner, term) FROM test.deposed ORDER BY at`) {
 		w.violate("I10 ledger", "%s", text)
 	}
 	w.measure(calls)

@@ -245,30 +245,41 @@ func TestNamesAreAsDocumented(t *testing.T) {
 	require.Equal(t, "r/%.json", fileName("r", ""))
 }
 
-// The record of the database tells who wrote a cursor that another process owned.
+// The record of the database tells who wrote a cursor, or a ledger, of a target that another process owned.
 func TestDeposedWriterIsSeen(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	db.Exec(t, memory)
+	// Without its fence, for this is about what would happen then.
+	db.Exec(t, `CREATE OR REPLACE FUNCTION reconciler.fence(target_id integer, owner uuid, term bigint) RETURNS void LANGUAGE sql AS 'SELECT'`)
+	db.Exec(t, `CREATE TABLE things (id bigint PRIMARY KEY); SELECT reconciler.track('thing', 'things', '{id}', quote_literal('eu'))`)
 	db.Exec(t, `INSERT INTO reconciler.instances (id, name, version) VALUES ('00000000-0000-0000-0000-000000000001', 'host:1', 'test')`)
 	db.Exec(t, `INSERT INTO reconciler.targets (name) VALUES ('eu')`)
 	db.Exec(t, `UPDATE reconciler.targets SET owner = '00000000-0000-0000-0000-000000000001', lease_until = now(), term = 7, cursor_revision = 1, cursor_snapshot = '1:1:'`)
-	revision := 1
-	seen := func(writer string) (found []string) {
+	writes := 1
+	seen := func(writer, sql string) (found []string) {
 		conn := db.Conn(t)
-		revision++
-		_, err := conn.Exec(t.Context(), fmt.Sprintf(`SET application_name = '%s'; UPDATE reconciler.targets SET cursor_revision = %d`, writer, revision))
+		writes++
+		_, err := conn.Exec(t.Context(), fmt.Sprintf("SET application_name = '%s'; "+sql, writer, writes))
 		require.NoError(t, err)
-		rows, err := conn.Query(t.Context(), `DELETE FROM test.deposed RETURNING writer || ' ' || owner || ' ' || term`)
+		rows, err := conn.Query(t.Context(), `DELETE FROM test.deposed RETURNING what || ': ' || writer || ' ' || owner || ' ' || term`)
 		require.NoError(t, err)
 		found, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err)
 		return found
 	}
-	require.Empty(t, seen("reconciler host:1"))
-	require.Empty(t, seen("reconciler host:1 work"))
-	require.Empty(t, seen("psql"))
-	require.Equal(t, []string{"reconciler host:10 work host:1 7"}, seen("reconciler host:10 work"))
+	const cursor = `UPDATE reconciler.targets SET cursor_revision = %d`
+	const ledger = `SELECT reconciler.record_unknown(t.id, '00000000-0000-0000-0000-000000000002', 6, r.id, '{%d}', '1 s') FROM reconciler.targets t, reconciler.resources r`
+	const order = `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at) SELECT t.id, r.id, '%d', 'pending', true, false, now() FROM reconciler.targets t, reconciler.resources r`
+	for _, sql := range []string{cursor, ledger} {
+		require.Empty(t, seen("reconciler host:1", sql))
+		require.Empty(t, seen("reconciler host:1 work", sql))
+		require.Empty(t, seen("psql", sql))
+	}
+	require.Equal(t, []string{"cursor: reconciler host:10 work host:1 7"}, seen("reconciler host:10 work", cursor))
+	require.Equal(t, []string{"record_unknown: reconciler host:10 work host:1 7"}, seen("reconciler host:10 work", ledger))
+	require.Empty(t, seen("reconciler host:10 work", order), "the leader may, where it is not as an owner")
 	db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, lease_until = NULL`)
-	require.Empty(t, seen("reconciler host:10 work"), "nobody owns it")
+	require.Empty(t, seen("reconciler host:10 work", cursor), "nobody owns it")
+	require.Empty(t, seen("reconciler host:10 work", ledger), "nobody owns it")
 }

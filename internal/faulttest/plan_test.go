@@ -31,6 +31,7 @@ const (
 	faultRetry      = "retry"
 	faultLostLeader = "freeze leader" // as freeze, for longer than the lease, of the replica that leads then
 	faultDeadLeader = "kill leader"   // as kill, of the replica that leads then
+	faultLateWord   = "late word"     // what an owner has to say of its calls arrives when another one has its target
 )
 
 // fault is one fault of a plan.
@@ -61,7 +62,7 @@ func onReplica(kind string) bool {
 }
 
 func onTarget(kind string) bool {
-	return slices.Contains([]string{faultRough, faultDown, faultPause, faultResync, faultRetry}, kind)
+	return slices.Contains([]string{faultRough, faultDown, faultPause, faultResync, faultRetry, faultLateWord}, kind)
 }
 
 // targetPlan is one target of a world. The last one is of the driver file, the others are webhooks with journals.
@@ -130,6 +131,7 @@ func newPlan(seed uint64) *plan {
 		p.addDisk(more)
 	}
 	p.beHonest(p.stream(2))
+	p.addLateWord(p.stream(3))
 	return p
 }
 
@@ -142,6 +144,21 @@ func (p *plan) beHonest(r *rand.Rand) {
 	for i := range p.Targets {
 		p.Targets[i].Sync = "off"
 	}
+}
+
+// addLateWord ends half of the worlds in which nothing else strikes alone with a word that comes late.
+func (p *plan) addLateWord(r *rand.Rand) {
+	last := p.Faults[len(p.Faults)-1].Kind
+	struck := slices.ContainsFunc(blows, func(b blow) bool { return b.kind == last && b.kind != faultCrash })
+	if p.Replicas == 1 || struck || r.IntN(2) == 0 {
+		return
+	}
+	busy := map[string]time.Duration{}
+	for i, f := range p.Faults {
+		busy[fmt.Sprint(i)] = f.At + f.Lasts
+	}
+	p.addBlow(r, blow{weight{faultLateWord, 0, 13 * time.Second, 15 * time.Second}, 16 * time.Second}, busy)
+	p.Faults[len(p.Faults)-1].Target = r.IntN(len(p.Targets) - 1)
 }
 
 // addDisk fills the disk of the file target for some time, in between the other faults.
@@ -304,4 +321,5 @@ func TestPlanDependsOnItsSeedAlone(t *testing.T) {
 		require.True(t, kinds[b.kind], b.kind)
 	}
 	require.True(t, kinds[faultDisk])
+	require.True(t, kinds[faultLateWord])
 }

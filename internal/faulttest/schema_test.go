@@ -35,22 +35,41 @@ BEGIN
     EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER remember_rows, ENABLE ALWAYS TRIGGER remember_truncate', relation);
 END
 $$;
--- Who writes a cursor, which goes with nearly every write to the ledger, is the target's owner. Sessions have their
--- process's name.
-CREATE TABLE test.deposed (at timestamptz NOT NULL DEFAULT clock_timestamp(), target text NOT NULL, writer text NOT NULL, owner text NOT NULL, term bigint NOT NULL);
-CREATE FUNCTION test.see_deposed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-DECLARE
-    writer text := current_setting('application_name');
-    owner  text := (SELECT i.name FROM reconciler.instances i WHERE i.id = NEW.owner);
+-- Who writes a target's cursor, or in the functions of owners its ledger, is the target's owner: fence() has locked the
+-- target's row. Sessions have their process's name.
+CREATE TABLE test.deposed (
+    at timestamptz NOT NULL DEFAULT clock_timestamp(), what text NOT NULL, target text NOT NULL, writer text NOT NULL, owner text NOT NULL, term bigint NOT NULL);
+CREATE FUNCTION test.see_writer(target_id integer, what text) RETURNS void LANGUAGE sql SECURITY DEFINER AS $$
+    INSERT INTO test.deposed (what, target, writer, owner, term)
+    SELECT see_writer.what, t.name, current_setting('application_name'), i.name, t.term
+    FROM reconciler.targets t JOIN reconciler.instances i ON i.id = t.owner
+    WHERE t.id = see_writer.target_id AND starts_with(current_setting('application_name'), 'reconciler ')
+      AND NOT starts_with(current_setting('application_name') || ' ', 'reconciler ' || i.name || ' ')
+$$;
+CREATE FUNCTION test.see_cursor() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF starts_with(writer, 'reconciler ') AND NOT starts_with(writer || ' ', 'reconciler ' || owner || ' ') THEN
-        INSERT INTO test.deposed (target, writer, owner, term) VALUES (NEW.name, writer, owner, NEW.term);
+    PERFORM test.see_writer(NEW.id, 'cursor');
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER see_cursor AFTER UPDATE ON reconciler.targets FOR EACH ROW
+    WHEN (NEW.cursor_revision IS NOT NULL AND (OLD.cursor_revision, OLD.batch_seq) IS DISTINCT FROM (NEW.cursor_revision, NEW.batch_seq)) EXECUTE FUNCTION test.see_cursor();
+CREATE FUNCTION test.see_ledger() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    stack text;
+    caller text;
+BEGIN
+    GET DIAGNOSTICS stack = PG_CONTEXT;
+    caller := substring(stack FROM 'function reconciler\.(settle|record_in_hand|record_unknown|decide_parked)\(');
+    IF caller IS NOT NULL THEN
+        PERFORM test.see_writer(r.target_id, caller) FROM (SELECT DISTINCT target_id FROM rows) AS r;
     END IF;
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER see_deposed AFTER UPDATE ON reconciler.targets FOR EACH ROW
-    WHEN (NEW.cursor_revision IS NOT NULL AND (OLD.cursor_revision, OLD.batch_seq) IS DISTINCT FROM (NEW.cursor_revision, NEW.batch_seq)) EXECUTE FUNCTION test.see_deposed();
+CREATE TRIGGER see_insert AFTER INSERT ON reconciler.ledger REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
+CREATE TRIGGER see_update AFTER UPDATE ON reconciler.ledger REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
+CREATE TRIGGER see_delete AFTER DELETE ON reconciler.ledger REFERENCING OLD TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
 `
 
 // resource is a kind of object that worlds have.

@@ -108,7 +108,7 @@ func (r *report) add(t *testing.T, w *world) {
 	r.Worlds++
 	r.Seeds = append(r.Seeds, w.plan.Seed)
 	r.Seconds = time.Since(r.began).Seconds()
-	kinds := map[string]bool{faultDisk: true}
+	kinds := map[string]bool{faultDisk: true, faultLateWord: true}
 	for _, w := range weights {
 		kinds[w.kind] = true
 	}
