@@ -297,13 +297,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT b.name, format('column %I of %s, which depends_on names, is gone or was renamed; its changes are still found, by a sync after each write', k, b.relation) AS problem
         FROM base b, unnest(b.base) AS k WHERE b.there AND k <> ALL (reconciler.columns_of(b.relation))
         UNION ALL
-        SELECT r.name, format('key column %I of %s is gone or was renamed; its changes are still found, by a sync after each write', k, r.relation)
+        SELECT r.name, format('key column %I of %s is gone or was renamed', k, r.relation)
         FROM r, unnest(r.key_columns) AS k WHERE k <> ALL (r.columns)
         UNION ALL
         SELECT r.name, format('ignored column %I of %s is gone or was renamed', k, r.relation) FROM r, unnest(r.ignored) AS k WHERE k <> ALL (r.columns)
         UNION ALL
-        -- The view follows a renamed column, the trigger's code does not.
-        SELECT r.name, format('column %I of %s had another name when it was tracked; rows are marked for every target at each write', a.attname, r.relation)
+        -- View and functions follow a renamed column, the definition does not: the next upgrade could not generate them.
+        SELECT r.name, format('column %I of %s had another name when it was tracked', a.attname, r.relation)
         FROM r JOIN pg_rewrite w ON w.ev_class = r.desired JOIN pg_depend p ON p.classid = 'pg_rewrite'::regclass AND p.objid = w.oid AND p.refclassid = 'pg_class'::regclass AND p.refobjid = r.relation
         JOIN pg_attribute a ON a.attrelid = r.relation AND a.attnum = p.refobjsubid AND p.refobjsubid > 0
         WHERE a.attname <> ALL (r.known_columns) AND r.key_columns <@ r.columns

@@ -46,4 +46,14 @@ func TestCaptureBelongsToWhoTracked(t *testing.T) {
 	w.Exec(t, track) // a superuser takes it over, too
 	owned("postgres")
 	w.Exec(t, `SELECT reconciler.untrack('app')`)
+
+	// So do the functions over the rows of a table.
+	_, err = asBen.Exec(t.Context(), `SELECT reconciler.track('app', 'apps', '{id}', 'region')`)
+	require.NoError(t, err)
+	rows := `SELECT DISTINCT proowner::regrole::text FROM pg_proc WHERE proname ~ '^(capture|key|place)_[0-9]'`
+	require.Equal(t, []string{ben}, w.lines(t, rows))
+	w.Exec(t, `SELECT reconciler.regenerate('app')`)
+	require.Equal(t, []string{ben}, w.lines(t, rows))
+	w.marks(t)
+	w.marked(t, `INSERT INTO apps VALUES (1, 'eu')`, `app "eu" "1"`)
 }

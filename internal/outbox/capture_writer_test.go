@@ -37,12 +37,19 @@ func TestCaptureUnderHostileSearchPath(t *testing.T) {
 		`CREATE OPERATOR evil.= (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.eq)`,
 		`CREATE OPERATOR evil.<> (LEFTARG = text, RIGHTARG = text, FUNCTION = evil.eq)`,
 		`CREATE FUNCTION evil.nextval(regclass) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.called('nextval'); RETURN 1; END $$`,
-		`CREATE TABLE pairs (a text, b text, region text, PRIMARY KEY (a, b)); SELECT reconciler.track('pair', 'pairs', '{a,b}', 'region', 'a <> ''off''')`)
+		`CREATE FUNCTION evil.eqs(text[], text[]) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.called('eqs'); RETURN false; END $$`,
+		`CREATE OPERATOR evil.= (LEFTARG = text[], RIGHTARG = text[], FUNCTION = evil.eqs)`,
+		`CREATE FUNCTION evil.record_image_eq(record, record) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.called('image'); RETURN true; END $$`,
+		`CREATE FUNCTION evil.lower(text) RETURNS text LANGUAGE plpgsql AS $$ BEGIN PERFORM evil.called('lower'); RETURN 'evil'; END $$`,
+		`CREATE TABLE pairs (a text, b text, region text, PRIMARY KEY (a, b)); SELECT reconciler.track('pair', 'pairs', '{a,b}', 'region', 'a <> ''off''')`,
+		// A function of the user's is run under a path that is not the writer's.
+		`CREATE FUNCTION lowered(text) RETURNS text LANGUAGE sql IMMUTABLE AS 'SELECT lower($1)'; SELECT reconciler.track('twin', 'pairs', '{a,b}', 'lowered(region)')`,
+		`CREATE DOMAIN evil.text AS integer; CREATE DOMAIN evil._text AS integer`)
 	_, err := w.Conn(t).Exec(t.Context(), `SET search_path = evil, pg_temp, pg_catalog, public;
 		CREATE TEMP TABLE outbox (resource_id int, target text, key text); CREATE TEMP TABLE settings (notify boolean);
 		INSERT INTO public.apps VALUES (1, 'eu'); INSERT INTO public.pairs VALUES ('a/', 'b', 'eu'); UPDATE public.pairs SET region = 'us'; TRUNCATE public.apps`)
 	require.NoError(t, err)
-	require.Equal(t, []string{`app "eu" "1"`, `pair "eu" "a\\//b"`, `pair "eu" "a\\//b"`, `pair "us" "a\\//b"`, `app everywhere whole`}, w.marks(t))
+	require.Equal(t, []string{`app "eu" "1"`, `pair "eu" "a\\//b"`, `twin "eu" "a\\//b"`, `pair "eu" "a\\//b"`, `pair "us" "a\\//b"`, `twin "eu" "a\\//b"`, `twin "us" "a\\//b"`, `app everywhere whole`}, w.marks(t))
 	require.Empty(t, w.lines(t, `SELECT name FROM evil.calls`))
 
 	// Nobody but those who may track can put a capture function on his own table.
@@ -50,6 +57,32 @@ func TestCaptureUnderHostileSearchPath(t *testing.T) {
 	refused(t, w.ConnAs(t, role), `CREATE TEMP TABLE mine (id int); CREATE TRIGGER t AFTER INSERT ON mine EXECUTE FUNCTION reconciler.capture_1()`, `permission denied for schema reconciler`, "")
 	w.Exec(t, `GRANT USAGE ON SCHEMA reconciler TO `+role)
 	refused(t, w.ConnAs(t, role), `CREATE TEMP TABLE mine (id int); CREATE TRIGGER t AFTER INSERT ON mine EXECUTE FUNCTION reconciler.capture_1()`, `permission denied for function reconciler.capture_1`, "")
+	refused(t, w.ConnAs(t, role), `SELECT reconciler.place_1(NULL)`, `permission denied for function place_1`, "")
+}
+
+// What looks nothing up by name does not set the search path: that would cost as much as everything else that it does.
+func TestCaptureSetsTheSearchPathWhereItMatters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TYPE mood AS ENUM ('ok', 'bad'); CREATE DOMAIN short AS text CHECK (length(VALUE) < 9); CREATE FUNCTION mine(text) RETURNS boolean LANGUAGE sql IMMUTABLE AS 'SELECT true';
+		CREATE TABLE apps (id bigint PRIMARY KEY, u uuid UNIQUE NOT NULL, d date UNIQUE NOT NULL, region text, code varchar(9), mood mood, short short, on_ boolean, config jsonb, seen timestamptz, tags text[], rel regclass)`)
+	pinned := func(c [3]string) bool {
+		t.Helper()
+		w.lines(t, `SELECT reconciler.track('app', 'apps', $1::text[], $2, $3)`, c[0], c[1], c[2])
+		return w.lines(t, `SELECT (proconfig IS NOT NULL)::text FROM pg_proc WHERE proname = 'capture_1'`)[0] == "true"
+	}
+	for _, c := range [][3]string{
+		{"{id}", "region", "true"}, {"{id}", "region", "on_"}, {"{u}", "code", "on_ AND seen IS NULL"}, {"{id,u}", "region", "mood = 'ok'"},
+		{"{id}", "'eu'", "config->>'on' = 'yes' OR config ? 'always'"}, {"{id}", "lower(region)", "region IN ('eu', 'us') AND code LIKE 'a%'"},
+		{"{id}", "CASE WHEN on_ THEN NULL ELSE coalesce(region, 'eu') END", "id > 5 AND 'x' = ANY (tags)"},
+	} {
+		require.False(t, pinned(c), "%v", c)
+	}
+	for _, c := range [][3]string{
+		{"{id}", "region", "mine(region)"}, {"{d}", "region", "true"}, {"{id}", "rel::text", "true"}, {"{id}", "region", "to_regclass(region) IS NOT NULL"},
+		{"{id}", "region", "EXISTS (SELECT FROM pg_class c WHERE c.relname = region)"}, {"{id}", "region::short", "true"}, {"{id}", "short", "true"}, {"{id}", "region", "seen > now()"},
+	} {
+		require.True(t, pinned(c), "%v", c)
+	}
 }
 
 // A superuser who calls track() with somebody else's schema in his path runs none of its code.

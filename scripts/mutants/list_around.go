@@ -5,8 +5,8 @@ var writers = []Mutant{
 	{
 		Name: "expressions-unguarded", Invariant: "I8", Removed: "expressions that fail on a row do not fail the write",
 		Edits: []Edit{{
-			captureSQL, "    EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN\n        old_target%1$s := NULL;",
-			"    EXCEPTION WHEN SQLSTATE 'ZZ000' THEN\n        old_target%1$s := NULL;",
+			captureSQL, "    EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN\n        old_ := NULL; new_ := NULL;",
+			"    EXCEPTION WHEN SQLSTATE 'ZZ000' THEN\n        old_ := NULL; new_ := NULL;",
 		}},
 		Package: outboxTests, Run: "^TestCaptureOfRowThatCannotBeEvaluated$",
 	},
@@ -17,7 +17,7 @@ var writers = []Mutant{
 	},
 	{
 		Name: "no-op-updates-of-all-captured", Invariant: "I8", Removed: "the same where no column is ignored",
-		Edits:   []Edit{{captureSQL, "THEN 'pg_catalog.record_image_ne(OLD.*, NEW.*)'\n", "THEN 'true'\n"}},
+		Edits:   []Edit{{captureSQL, "IF pg_catalog.record_image_eq(OLD, NEW) THEN", "IF false THEN"}},
 		Package: outboxTests, Run: "^TestCaptureOfNothingWithEveryColumnWatched$",
 	},
 	{
@@ -28,14 +28,19 @@ var writers = []Mutant{
 	{
 		Name: "probe-held", Invariant: "I8", Removed: "a writer gives the sleep lock back at once that it probed",
 		Edits: []Edit{{
-			captureSQL, "pg_try_advisory_lock_shared(%1$s) AND pg_advisory_unlock_shared(%1$s)", "pg_try_advisory_xact_lock_shared(%1$s)",
+			captureSQL, "pg_catalog.pg_try_advisory_lock_shared(%1$s) AND pg_catalog.pg_advisory_unlock_shared(%1$s)", "pg_catalog.pg_try_advisory_xact_lock_shared(%1$s)",
 		}},
 		Package: outboxTests, Run: "^TestCaptureProbesWithoutHoldingTheLock$",
 	},
 	{
 		Name: "always-notify", Invariant: "I8", Removed: "writers do not notify a leader that is awake",
-		Edits:   []Edit{{captureSQL, "    IF NOT (pg_try_advisory_lock_shared(%1$s)", "    IF true OR NOT (pg_try_advisory_lock_shared(%1$s)"}},
+		Edits:   []Edit{{captureSQL, "    IF NOT (pg_catalog.pg_try_advisory_lock_shared(%1$s)", "    IF true OR NOT (pg_catalog.pg_try_advisory_lock_shared(%1$s)"}},
 		Package: outboxTests, Run: "^(TestCaptureNotifiesASleepingLeader|TestCaptureProbesWithoutHoldingTheLock)$",
+	},
+	{
+		Name: "path-of-the-writer", Invariant: "I8", Removed: "capture code that looks names up sets the search path",
+		Edits:   []Edit{{captureSQL, "reconciler.wake_code()), reconciler.needs_path(r.id))", "reconciler.wake_code()), false)"}},
+		Package: outboxTests, Run: "^(TestCaptureUnderHostileSearchPath|TestCaptureSetsTheSearchPathWhereItMatters)$",
 	},
 	{
 		Name: "track-waits-for-ever", Invariant: "I8", Removed: "track() bounds its wait for locks",

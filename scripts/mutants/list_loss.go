@@ -42,7 +42,7 @@ var loss = []Mutant{
 	},
 	{
 		Name: "no-wake", Invariant: "I1", Removed: "writers wake a leader that sleeps",
-		Edits:   []Edit{{captureSQL, "        PERFORM pg_notify('reconciler_wake', '');\n", "        NULL;\n"}},
+		Edits:   []Edit{{captureSQL, "        PERFORM pg_catalog.pg_notify('reconciler_wake', '');\n", "        NULL;\n"}},
 		Package: outboxTests, Run: "^TestCaptureNotifiesASleepingLeader$",
 	},
 	{
