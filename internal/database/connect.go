@@ -15,6 +15,10 @@ import (
 const (
 	// ConnectTimeout bounds one attempt to connect.
 	ConnectTimeout = 10 * time.Second
+	// pingAfter is for how long a pooled connection may have been idle and is still taken to be alive. It is longer than the
+	// pauses of a process that has nothing to do, whose every statement a ping would double, and shorter than a server
+	// takes to come back.
+	pingAfter = 3 * time.Second
 	// statementTimeout bounds every statement but those that set their own: nothing of ours runs for minutes.
 	statementTimeout = 60 * time.Second
 	// idleInTransactionTimeout ends the transaction of a process that froze inside one, and with it its locks.
@@ -91,7 +95,8 @@ func NewPool(ctx context.Context, url string, opts Options) (*pgxpool.Pool, erro
 	}
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.ConnConfig.Tracer = readOnlyTracer{}
-	cfg.AfterRelease = func(conn *pgx.Conn) bool { return writable(conn) && renewPlans(conn, planLife) }
+	cfg.AfterRelease = func(conn *pgx.Conn) bool { return writable(conn) && renewPlans(conn, planLife, planUses) }
+	cfg.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool { return idle.IdleDuration > pingAfter }
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, connectError(cfg.ConnConfig, err)

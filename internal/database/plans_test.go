@@ -26,17 +26,19 @@ func TestPlansAreRenewed(t *testing.T) {
 		return strings.Join(lines, "\n")
 	}
 	require.Contains(t, plan(), "Seq Scan on apps")
-	require.True(t, renewPlans(conn, time.Hour), "the first release")
+	require.True(t, renewPlans(conn, time.Hour, 1), "the first release")
 	db.Exec(t, `INSERT INTO apps SELECT generate_series(2, 20000)`)
 	require.Contains(t, plan(), "Index")
 
 	db.Exec(t, `TRUNCATE apps; INSERT INTO apps VALUES (1); ANALYZE apps`)
 	require.Contains(t, plan(), "Seq Scan on apps")
 	db.Exec(t, `INSERT INTO apps SELECT generate_series(2, 20000)`)
-	require.True(t, renewPlans(conn, time.Hour))
+	require.True(t, renewPlans(conn, time.Hour, 1))
 	require.Contains(t, plan(), "Seq Scan on apps", "plans are younger than an hour")
-	require.True(t, renewPlans(conn, 0))
+	require.True(t, renewPlans(conn, 0, 3))
+	require.Contains(t, plan(), "Seq Scan on apps", "it was used twice since")
+	require.True(t, renewPlans(conn, 0, 3))
 	require.Contains(t, plan(), "Index")
 	require.NoError(t, conn.Close(t.Context()))
-	require.False(t, renewPlans(conn, 0), "a connection that is gone")
+	require.False(t, renewPlans(conn, 0, 0), "a connection that is gone")
 }

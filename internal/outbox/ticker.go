@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +30,8 @@ type Ticker struct {
 	Peers   func() bool
 	Logger  *slog.Logger
 	Metrics *metrics.Metrics
+
+	leads atomic.Bool // the feed hears of every revision as it is made
 
 	testDozing   chan struct{} // tests wait on it; nil in production
 	testAsleep   chan struct{}
@@ -91,6 +94,8 @@ func (t *Ticker) Run(ctx context.Context, term int64, ready chan<- struct{}) err
 		return err
 	}
 	close(ready)
+	t.leads.Store(true)
+	defer t.leads.Store(false)
 	t.Metrics.Leader.Set(1)
 	defer t.Metrics.Leader.Set(0)
 	t.Logger.Info("leader_started", "term", term)
@@ -342,7 +347,8 @@ func (t *Ticker) poll() time.Duration {
 	return 100 * time.Millisecond
 }
 
-// Follow keeps the feed up to date in a process that is not the leader (and is harmless in one that is).
+// Follow keeps the feed up to date in a process that is not the leader. In one that is it only listens: to the next
+// leader, of which this process may hear before it knows that it leads no more.
 func (t *Ticker) Follow(ctx context.Context) error {
 	ticks := t.Listener.Subscribe(ChannelTick)
 	defer t.Listener.Unsubscribe(ChannelTick, ticks)
@@ -356,6 +362,9 @@ func (t *Ticker) Follow(ctx context.Context) error {
 			return nil
 		case <-ticks:
 		case <-time.After(pause):
+			if t.leads.Load() {
+				continue
+			}
 		}
 		err := t.Feed.Refresh(ctx)
 		if errors.Is(err, ErrRestored) {
