@@ -9,9 +9,12 @@ SELECT revision, snapshot::text AS snapshot, at FROM reconciler.ticks ORDER BY r
 WITH prev AS MATERIALIZED (
     SELECT revision, snapshot, pg_snapshot_xmax(snapshot) AS xmax FROM reconciler.ticks ORDER BY revision DESC LIMIT 1
 ), gaps AS MATERIALIZED (
-    SELECT coalesce(lag(ends.e) OVER (ORDER BY ends.e), '0'::xid8) AS above, ends.e AS below
-    FROM (SELECT x.e FROM (SELECT pg_snapshot_xip(pg_current_snapshot()) AS e) AS x WHERE x.e >= (SELECT xmax FROM prev)
-          UNION ALL SELECT pg_snapshot_xmax(pg_current_snapshot())) AS ends
+    SELECT g.above, g.below FROM prev CROSS JOIN (
+        SELECT coalesce(lag(ends.e) OVER (ORDER BY ends.e), '0'::xid8) AS above, ends.e AS below
+        FROM (SELECT x.e FROM (SELECT pg_snapshot_xip(pg_current_snapshot()) AS e) AS x WHERE x.e >= (SELECT xmax FROM prev)
+              UNION ALL SELECT pg_snapshot_xmax(pg_current_snapshot())) AS ends) AS g
+    -- Ids of writers that are busy at once follow each other: there is nothing between most of them.
+    WHERE greatest(g.above::text::bigint + 1, prev.xmax::text::bigint) < g.below::text::bigint
 ), late AS MATERIALIZED (
     SELECT x.xip FROM (SELECT pg_snapshot_xip(snapshot) AS xip FROM prev) AS x WHERE pg_visible_in_snapshot(x.xip, pg_current_snapshot())
 ), tick AS (
