@@ -86,8 +86,8 @@ func (w *world) strike(f fault) (end func()) {
 		if f.Kind == faultLostLeader || f.Kind == faultDeadLeader {
 			r = w.leader(r)
 		}
-		if !r.process().alive() {
-			return nil
+		if !r.process().alive() || r.down {
+			return nil // it is gone, or is just ending: frozen it would not
 		}
 		if now := time.Now(); f.Kind != faultKill && f.Kind != faultDeadLeader && !w.timeline.healthy(awake(r), now, now) {
 			return nil // a frozen process does not even end

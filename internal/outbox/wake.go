@@ -10,7 +10,7 @@ const (
 	// A look costs as much as many changes, and its processor time is the writers' too. The more there are, the more of
 	// them are taken at once: the poll waits a millisecond for each awakeCrowd changes a second, up to awakePollMost.
 	awakeCrowd    = 400
-	awakePollMost = 10 * time.Millisecond
+	awakePollMost = 20 * time.Millisecond
 	crowdMost     = 8000 // changes a second; more is soon forgotten
 	dozePoll      = 40 * time.Millisecond
 	dozePollSlow  = 500 * time.Millisecond // for transactions that stay open
