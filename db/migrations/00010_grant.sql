@@ -21,7 +21,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         FROM pg_class c WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind IN ('r', 'p', 'v')
     ), functions AS (
         SELECT p.oid::regprocedure::text AS object, p.proname, p.provolatile,
-            CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype THEN 'nobody'
+            -- Generated functions are called by their owner's triggers alone.
+            CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
                  WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release') THEN 'order'
                  WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify') THEN 'define'
                  WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for') THEN 'look'

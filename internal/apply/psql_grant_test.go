@@ -135,6 +135,10 @@ func TestPsqlDefinerTracksWithoutOwningTheSchema(t *testing.T) {
 	require.Equal(t, []string{"eu | 1 | t"}, lines(t, viewer, "SELECT target, key, running FROM reconciler.desired_jobs"))
 	require.Equal(t, "permission denied for view desired_jobs", refusal(t, viewer, "SELECT spec FROM reconciler.desired_jobs"))
 	require.Equal(t, []string{`{"id": 1, "region": "eu", "secret": "s3cret"}`}, lines(t, runtime, "SELECT spec FROM reconciler.desired_jobs"))
+	// What was generated since they were granted their rights lacks none.
+	for kind, role := range map[string]*pgx.Conn{"definer": conn, "viewer": viewer, "runtime": runtime} {
+		require.Equal(t, []string{}, lines(t, role, "SELECT * FROM reconciler.missing_rights(current_user, '"+kind+"')"), kind)
+	}
 	require.Equal(t, "Row: app.jobs has it, it is running and names target eu.", lines(t, viewer, "SELECT * FROM reconciler.explain('eu', 'jobs', '1')")[0])
 
 	require.Equal(t, []string{"untracked jobs; 0 objects stay in their targets"}, lines(t, conn, "SELECT reconciler.untrack('jobs')"))
