@@ -63,6 +63,9 @@ BEGIN
     FOREACH code IN ARRAY reconciler.place_code(r) LOOP
         EXECUTE code;
     END LOOP;
+    FOR f IN SELECT * FROM reconciler.place_functions(r.id) LOOP
+        EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, 'What a row of resource ' || r.name || ' asks for, for its triggers. Generated.');
+    END LOOP;
 END
 $$;
 

@@ -186,7 +186,7 @@ func TestObjectsInHandAreCounted(t *testing.T) {
 		require.NoError(t, o.settle(t.Context(), b, &record{gone: true}))
 		c := o.fly(t, "c")
 		o.settleDone(t, c)
-		synctest.Wait()
+		elapse(settleEvery)
 		require.EqualValues(t, 2, o.guard.objects, "a and c")
 	})
 }

@@ -11,7 +11,7 @@ const (
 	// them are taken at once: the poll waits a millisecond for each awakeCrowd changes a second, up to awakePollMost.
 	awakeCrowd    = 400
 	awakePollMost = 20 * time.Millisecond
-	crowdMost     = 8000 // changes a second; more is soon forgotten
+	crowdMost     = 10000 // changes a second; more is soon forgotten
 	dozePoll      = 40 * time.Millisecond
 	dozePollSlow  = 500 * time.Millisecond // for transactions that stay open
 	dozeSlowFrom  = 10 * time.Second

@@ -86,6 +86,9 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 		cmd.WaitDelay = graceDefault
 	}
 	if err := cmd.Start(); err != nil {
+		if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
+			return Result{}, &StoppedError{Cause: context.Cause(ctx)} // just before
+		}
 		return Result{}, &StartError{Err: err}
 	}
 	_ = cmd.Wait() // ProcessState tells all of it, and more exactly

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -248,4 +249,28 @@ func TestEnvironHoldsNothingOfOurs(t *testing.T) {
 	}
 	environ := process.Environ(func(name string) string { return vars[name] }, map[string]string{"TOKEN": "t", "HOME": "/x"})
 	require.Equal(t, []string{"HOME=/x", "PATH=/bin", "TOKEN=t"}, environ)
+}
+
+// lateContext has not ended when it is asked for the first time, and has when the program is started.
+type lateContext struct {
+	context.Context //nolint:containedctx // it is one
+
+	asked atomic.Bool
+}
+
+func (c *lateContext) Err() error {
+	if c.asked.Swap(true) {
+		return context.Canceled
+	}
+	return nil
+}
+
+func TestContextThatEndsJustBeforeTheStartIsNoFaultOfTheProgram(t *testing.T) {
+	t.Parallel()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := process.Command{Args: []string{"/bin/true"}}.Run(&lateContext{Context: ended})
+	var stopped *process.StoppedError
+	require.ErrorAs(t, err, &stopped)
+	require.ErrorIs(t, err, context.Canceled)
 }
