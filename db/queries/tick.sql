@@ -90,6 +90,10 @@ SELECT reconciler.adopt(sqlc.arg(known)::bigint)::boolean AS restored;
 -- name: LeaderCursor :one
 SELECT coalesce(cursor_revision, 0)::bigint AS revision, coalesce(cursor_snapshot::text, '')::text AS snapshot FROM reconciler.leases WHERE name = 'tick';
 
+-- name: ChangesUnexpanded :one
+-- Whether there are changes of base tables, and a target has a cursor, and so counts on their being expanded from there on.
+SELECT (EXISTS (SELECT FROM reconciler.targets WHERE cursor_revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id IS NOT NULL))::boolean AS unexpanded;
+
 -- name: LeaderCursorWrite :exec
 UPDATE reconciler.leases SET cursor_revision = sqlc.arg(revision)::bigint, cursor_snapshot = sqlc.arg(snapshot)::text::pg_snapshot
 WHERE name = 'tick' AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;

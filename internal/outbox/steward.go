@@ -91,9 +91,10 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// load returns the steward's cursor. Without one it begins at the newest revision: the objects of what came before
-// are the work of the first sync of each target. That is written down: wait() asks whether changes of base tables have
-// been expanded, and in a quiet database no batch follows that would move the cursor.
+// load returns the steward's cursor. Without one it begins at the newest revision: the objects of what came before are the
+// work of the first sync of each target, unless a target has begun before this cursor was ever kept (the first leader
+// died); then nobody knows which changes of base tables no first sync has seen. Where it begins is written down: wait() asks
+// whether changes of base tables have been expanded, and in a quiet database no batch follows that would move the cursor.
 func (s *Steward) load(ctx context.Context, term int64) (Tick, error) {
 	if _, err := s.Catalog.Reload(ctx, s.Pool); err != nil {
 		return Tick{}, err
@@ -108,11 +109,27 @@ func (s *Steward) load(ctx context.Context, term int64) (Tick, error) {
 	}
 	latest, _ := s.Feed.Latest()
 	if s.Catalog.HasDependencies() {
-		if err := s.expand(ctx, term, nil, latest, true); err != nil {
+		if err := s.begin(ctx, term, latest); err != nil {
 			return Tick{}, err
 		}
 	}
 	return latest, s.nameTargets(ctx, s.Catalog.All())
+}
+
+// begin keeps the first cursor. A target that begins from here on reads its rows after this revision.
+func (s *Steward) begin(ctx context.Context, term int64, latest Tick) error {
+	unexpanded, err := store.New(s.Pool).ChangesUnexpanded(ctx)
+	if err != nil {
+		return fmt.Errorf("see whether changes of base tables were left: %w", err)
+	}
+	if unexpanded {
+		s.Logger.Info("leader_cursor_missing", "effect", "joined resources are synced in full")
+		if err := s.markJoined(ctx); err != nil {
+			return err
+		}
+		defer s.wake()
+	}
+	return s.expand(ctx, term, nil, latest, true)
 }
 
 // consume reads one batch, page by page, and moves the cursor over it.
@@ -281,6 +298,15 @@ func (s *Steward) expandResource(ctx context.Context, tx pgx.Tx, r *desired.Reso
 // skip moves the cursor over rows that retention removed, and has every joined resource looked at as a whole.
 func (s *Steward) skip(ctx context.Context, term int64, to Tick) error {
 	s.Logger.Warn("leader_cursor_below_floor", "effect", "joined resources are synced in full")
+	if err := s.markJoined(ctx); err != nil {
+		return err
+	}
+	defer s.wake()
+	return s.expand(ctx, term, nil, to, true)
+}
+
+// markJoined has every joined resource looked at as a whole.
+func (s *Steward) markJoined(ctx context.Context) error {
 	for _, r := range s.Catalog.All() {
 		if !r.Joined() {
 			continue
@@ -290,8 +316,7 @@ func (s *Steward) skip(ctx context.Context, term int64, to Tick) error {
 		}
 	}
 	s.wrote = true
-	defer s.wake()
-	return s.expand(ctx, term, nil, to, true)
+	return nil
 }
 
 func (s *Steward) nameTargets(ctx context.Context, resources []*desired.Resource) error {

@@ -22,6 +22,18 @@ func (q *Queries) Adopt(ctx context.Context, known int64) (bool, error) {
 	return restored, err
 }
 
+const changesUnexpanded = `-- name: ChangesUnexpanded :one
+SELECT (EXISTS (SELECT FROM reconciler.targets WHERE cursor_revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id IS NOT NULL))::boolean AS unexpanded
+`
+
+// Whether there are changes of base tables, and a target has a cursor, and so counts on their being expanded from there on.
+func (q *Queries) ChangesUnexpanded(ctx context.Context) (bool, error) {
+	row := q.db.QueryRow(ctx, changesUnexpanded)
+	var unexpanded bool
+	err := row.Scan(&unexpanded)
+	return unexpanded, err
+}
+
 const leaderCursor = `-- name: LeaderCursor :one
 SELECT coalesce(cursor_revision, 0)::bigint AS revision, coalesce(cursor_snapshot::text, '')::text AS snapshot FROM reconciler.leases WHERE name = 'tick'
 `
