@@ -84,7 +84,7 @@ COMMENT ON COLUMN reconciler.operations.ordinal IS 'Place in the order of the ro
 COMMENT ON COLUMN reconciler.operations.state IS 'pending (its gate is closed), running, stopping (calls are still under way), stopped; settled: completed, failed, halted (never started, another one failed), cancelled.';
 COMMENT ON COLUMN reconciler.operations.is_open IS 'The gate: while it is closed, objects that a task of it governs keep what they have.';
 COMMENT ON COLUMN reconciler.operations.done IS 'No task of it governs an object any more.';
-COMMENT ON COLUMN reconciler.operations.term IS 'Term of the target''s owner that claimed it, or took it over.';
+COMMENT ON COLUMN reconciler.operations.term IS 'Term of the target''s owner that works on it; NULL while it is open: the owner looks at all of its objects again.';
 COMMENT ON COLUMN reconciler.operations.claims IS 'How often it was started: once, and once more after each start() and retry(). A crash does not count.';
 COMMENT ON COLUMN reconciler.operations.budget IS 'How often each of its objects may fail.';
 
@@ -163,24 +163,30 @@ CREATE FUNCTION reconciler.begin_apply(title text, on_failure text DEFAULT 'halt
     soak interval DEFAULT '0', attempts integer DEFAULT 10, labels jsonb DEFAULT '{}') RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    here record;
+    here integer := (SELECT s.epoch FROM reconciler.settings s);
     n    bigint;
 BEGIN
-    SELECT s.epoch, s.notify INTO here FROM reconciler.settings s;
-    SELECT a.id INTO n FROM reconciler.applies a WHERE a.epoch = here.epoch AND a.xid = pg_current_xact_id();
+    SELECT a.id INTO n FROM reconciler.applies a WHERE a.epoch = here AND a.xid = pg_current_xact_id();
     IF FOUND THEN
         RETURN n; -- of this transaction: nobody else has its id
     END IF;
     PERFORM reconciler.check_apply(begin_apply.title, begin_apply.on_failure, begin_apply.strategy, begin_apply.waves, begin_apply.soak, begin_apply.attempts, begin_apply.labels);
     INSERT INTO reconciler.applies (epoch, xid, xids, title, on_failure, strategy, waves, soak, attempts, labels)
-    VALUES (here.epoch, pg_current_xact_id(), ARRAY[pg_current_xact_id()], begin_apply.title, begin_apply.on_failure, begin_apply.strategy, begin_apply.waves,
+    VALUES (here, pg_current_xact_id(), ARRAY[pg_current_xact_id()], begin_apply.title, begin_apply.on_failure, begin_apply.strategy, begin_apply.waves,
         begin_apply.soak, begin_apply.attempts, coalesce(begin_apply.labels, '{}')) RETURNING id INTO n;
     INSERT INTO reconciler.outbox (resource_id, dependency_id) VALUES (0, 0);
-    -- As the capture triggers do it, see wake_code().
-    IF here.notify AND NOT (pg_try_advisory_lock_shared(reconciler.sleep_lock()) AND pg_advisory_unlock_shared(reconciler.sleep_lock())) THEN
+    PERFORM reconciler.wake_leader();
+    RETURN n;
+END
+$$;
+
+-- wake_leader does what wake_code() has the capture triggers do, after an outbox row that no trigger wrote.
+CREATE FUNCTION reconciler.wake_leader() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF (SELECT s.notify FROM reconciler.settings s) AND NOT (pg_try_advisory_lock_shared(reconciler.sleep_lock()) AND pg_advisory_unlock_shared(reconciler.sleep_lock())) THEN
         PERFORM pg_notify('reconciler_wake', '');
     END IF;
-    RETURN n;
 END
 $$;
 
@@ -383,6 +389,7 @@ BEGIN
             -- The terminal event, for whoever reads the outbox. What leaves the process is on disk before.
             INSERT INTO reconciler.outbox (resource_id, dependency_id, image) VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', event));
             PERFORM set_config('synchronous_commit', 'on', true);
+            PERFORM reconciler.wake_leader();
         END IF;
     END IF;
     RETURN derived;
@@ -405,6 +412,7 @@ END
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.begin_apply IS 'Makes the changes of this transaction one apply, to be followed as a rollout, and returns its number. on_failure: halt, continue or pause; strategy: rolling (one target after the other), waves or parallel; attempts: how often an object may fail.';
+COMMENT ON FUNCTION reconciler.wake_leader IS 'Internal: notifies the leader if it sleeps.';
 COMMENT ON FUNCTION reconciler.check_apply IS 'Internal: checks the arguments of begin_apply().';
 COMMENT ON FUNCTION reconciler.wave_of IS 'Internal: which wave a target is in.';
 COMMENT ON FUNCTION reconciler.derive_apply IS 'Internal: the state of an apply, from the states of its operations and from what people want of it.';
@@ -568,8 +576,9 @@ END
 $$;
 
 -- claim_operations opens the gates of a target whose turn has come, and takes over what a former owner had opened. It says
--- which operations have work now, and after how many seconds to ask again (negative: when somebody says so). An apply
--- that somebody holds is left for the next time: a person's open transaction must not stop the target.
+-- which operations' objects are to be put into the queue now (each is said once in a term), for which an owner has to confirm
+-- that nothing is under way, and after how many seconds to ask again (negative: when somebody says so). An apply that
+-- somebody holds is left for the next time: a person's open transaction must not stop the target.
 CREATE FUNCTION reconciler.claim_operations(target_id integer, owner uuid, term bigint, patience interval) RETURNS TABLE (operation_ids bigint[], stopping_ids bigint[], again double precision)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -601,19 +610,16 @@ BEGIN
             ELSE
                 soonest := least(soonest, w.until);
             END IF;
-        ELSIF o.state = 'running' THEN
-            IF o.term IS DISTINCT FROM claim_operations.term THEN
-                UPDATE reconciler.operations x SET term = claim_operations.term WHERE x.id = o.id;
-            END IF;
-            operation_ids := operation_ids || o.id;
         ELSIF o.state = 'stopping' THEN
             stopping_ids := stopping_ids || o.id;
-        ELSIF o.is_open AND o.state IN ('halted', 'cancelled') THEN
-            PERFORM reconciler.let_go(o.id, claim_operations.patience, false);
+        ELSIF o.is_open AND o.term IS DISTINCT FROM claim_operations.term THEN
+            -- A former owner's; or retried or released while it was open, which takes the term away.
+            UPDATE reconciler.operations x SET term = claim_operations.term WHERE x.id = o.id;
+            PERFORM reconciler.let_go(o.id, claim_operations.patience, o.term IS NULL);
             operation_ids := operation_ids || o.id;
         END IF;
     END LOOP;
-    again := coalesce(greatest(extract(epoch FROM soonest - clock_timestamp()), 0.01), -1);
+    again := CASE WHEN soonest IS NULL THEN -1 ELSE greatest(extract(epoch FROM soonest - clock_timestamp()), 0.01) END;
     RETURN NEXT;
 END
 $$;
@@ -792,7 +798,7 @@ BEGIN
     END IF;
     SELECT o.target, w.phase, w.detail INTO one FROM reconciler.operations o CROSS JOIN LATERAL reconciler.waiting(a, o, reconciler.front(a)) AS w
     WHERE o.apply_id = a.id AND o.completed_at IS NULL ORDER BY o.state <> 'running', o.ordinal, o.target LIMIT 1;
-    RETURN format('Wait: %s %s, %s.', one.target, one.phase, one.detail);
+    RETURN format('Wait: %s %s, %s.', one.target, one.phase, rtrim(one.detail, '.'));
 END
 $$;
 
@@ -852,7 +858,7 @@ BEGIN
         PERFORM reconciler.refuse_apply(a, 'started');
     END IF;
     UPDATE reconciler.applies x SET wish = 'run' WHERE x.id = a.id;
-    UPDATE reconciler.operations o SET state = 'running', is_open = true WHERE o.apply_id = a.id AND o.state = 'stopping';
+    UPDATE reconciler.operations o SET state = 'running', is_open = true, term = NULL WHERE o.apply_id = a.id AND o.state = 'stopping';
     UPDATE reconciler.operations o SET state = 'pending' WHERE o.apply_id = a.id AND o.state = 'stopped';
     PERFORM reconciler.note_apply(a.id, 'start', reason);
     RETURN format('apply %s goes on, it is %s', a.id, reconciler.refresh_apply(a.id));
@@ -871,7 +877,7 @@ BEGIN
         IF holds = 0 THEN
             RETURN format('apply %s is %s and holds nothing', a.id, a.state);
         END IF;
-        UPDATE reconciler.operations o SET is_open = true WHERE o.apply_id = a.id AND o.state IN ('halted', 'cancelled') AND NOT o.done;
+        UPDATE reconciler.operations o SET is_open = true, term = NULL WHERE o.apply_id = a.id AND o.state IN ('halted', 'cancelled') AND NOT o.done;
         PERFORM reconciler.note_apply(a.id, 'release', reason);
         PERFORM pg_notify('reconciler_control', '');
         RETURN format('%s of apply %s %s rows again', reconciler.counted(holds, 'object'), a.id, CASE WHEN holds = 1 THEN 'follows its' ELSE 'follow their' END);
@@ -880,8 +886,8 @@ BEGIN
     ELSIF a.wish = 'run' AND a.state <> 'paused' THEN
         RETURN format('apply %s is %s, and nothing pauses it', a.id, a.state);
     END IF;
-    -- Failures are passed only where they are what it was paused for.
-    UPDATE reconciler.applies x SET wish = 'run', released = x.released OR x.state = 'paused' AND x.wish = 'run' WHERE x.id = a.id;
+    -- Whoever lets a paused one go on has seen what failed.
+    UPDATE reconciler.applies x SET wish = 'run', released = x.released OR x.state = 'paused' AND x.error_message IS NOT NULL WHERE x.id = a.id;
     PERFORM reconciler.note_apply(a.id, 'release', reason);
     RETURN format('apply %s goes on, it is %s', a.id, reconciler.refresh_apply(a.id));
 END
@@ -905,7 +911,7 @@ BEGIN
     PERFORM reconciler.note_apply(a.id, 'cancel', reason);
     state := reconciler.refresh_apply(a.id);
     holds := reconciler.apply_holds(a.id);
-    RETURN format('apply %s is %s', a.id, CASE state WHEN 'stopping' THEN 'cancelled as soon as calls that are on their way have ended' ELSE state END)
+    RETURN format('apply %s is %s', a.id, CASE state WHEN 'stopping' THEN 'cancelled as soon as calls that are on their way have ended' ELSE 'cancelled' END)
         || CASE WHEN holds > 0 THEN format('; %s not reached, until %s', reconciler.counted(holds, 'object'), reconciler.apply_call('release', a.id)) ELSE '' END;
 END
 $$;
@@ -943,7 +949,7 @@ BEGIN
         SELECT g.operation_id, count(*) AS n, count(*) FILTER (WHERE g.state = 'superseded') AS superseded FROM again g GROUP BY 1
     ), written AS (
         UPDATE reconciler.operations o SET failed = o.failed - c.n, superseded = o.superseded + c.superseded, error = NULL,
-            state = CASE o.state WHEN 'failed' THEN 'pending' ELSE o.state END, is_open = o.state = 'running', done = false, completed_at = NULL
+            state = CASE o.state WHEN 'failed' THEN 'pending' ELSE o.state END, is_open = o.state = 'running', term = NULL, done = false, completed_at = NULL
         FROM counted c WHERE o.id = c.operation_id RETURNING c.n
     )
     SELECT coalesce(sum(w.n), 0) INTO n FROM written w;
@@ -1209,7 +1215,7 @@ DROP FUNCTION reconciler.gate_text, reconciler.apply_wait, reconciler.apply_retr
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
     reconciler.leave_applies, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
     reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
-    reconciler.waiting, reconciler.front, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.begin_apply;
+    reconciler.waiting, reconciler.front, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;
 DROP TABLE reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;
 DROP FUNCTION reconciler.keep_log;
