@@ -1,0 +1,120 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// regions is a world of three targets with one object each.
+func regions(t *testing.T) (w *world, asia, eu, us *place) {
+	t.Helper()
+	w = setup(t)
+	w.db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text, note text)`)
+	w.db.Exec(t, `INSERT INTO apps VALUES (1, 'asia', 'v1'), (2, 'eu', 'v1'), (3, 'us', 'v1')`)
+	w.db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'jsonb_build_array(image, note)')`)
+	return w, newPlace(), newPlace(), newPlace()
+}
+
+func (w *world) apply(arguments, change string) {
+	w.t.Helper()
+	w.db.Exec(w.t, `BEGIN; SELECT reconciler.begin_apply(`+arguments+`); `+change+`; COMMIT`)
+}
+
+// C58: a rolling release: one target after the other, and none after the one that fails. What is held keeps what it has,
+// also when something else about it changes.
+func TestApplyRollsOverTheTargets(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	w.start(named("asia", asia), named("eu", eu), named("us", us))
+	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
+	w.wait()
+	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
+
+	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
+	w.settled("failed", `SELECT state FROM reconciler.applies`)
+	asia.eventually(t, map[string]string{"app/1": `["v2", null]`})
+	w.settled("held gate", `SELECT state || ' ' || held_by FROM reconciler.objects WHERE target = 'us'`)
+	require.Equal(t, "completed failed halted", w.text(`SELECT string_agg(state, ' ' ORDER BY target) FROM reconciler.apply_targets`))
+	require.Equal(t, "eu failed: 2: no room", w.text(`SELECT error FROM reconciler.apply_status`))
+
+	w.db.Exec(t, `UPDATE apps SET note = 'hello' WHERE region = 'us'`)
+	w.db.Exec(t, `SELECT reconciler.resync('us')`)
+	w.settled("0", `SELECT count(*)::text FROM reconciler.outbox_lag WHERE revisions <> 0`)
+	w.settled("0", `SELECT count(*)::text FROM reconciler.syncs WHERE state IN ('requested', 'running')`)
+	_, calls, _ := us.snapshot()
+	require.Len(t, calls, 1, "it keeps what it has")
+
+	eu.set(nil)
+	w.db.Exec(t, `SELECT reconciler.apply_retry(1)`)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	eu.eventually(t, map[string]string{"app/2": `["v2", null]`})
+	us.eventually(t, map[string]string{"app/3": `["v2", "hello"]`})
+	require.Equal(t, "0", w.text(`SELECT count(*)::text FROM reconciler.tasks WHERE governs`))
+	w.converged()
+}
+
+// What is stopped does not go on until it is started; a call that is on its way ends.
+func TestApplyStopsAndStarts(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	w.start(named("asia", asia), named("eu", eu), named("us", us))
+	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
+	w.wait()
+	called, let := make(chan struct{}, 10), make(chan struct{})
+	asia.set(func(ctx context.Context, _ call) driver.Outcome {
+		called <- struct{}{}
+		select {
+		case <-let:
+			return driver.Done()
+		case <-ctx.Done():
+			return driver.Backoff(ctx.Err())
+		}
+	})
+
+	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
+	<-called
+	w.db.Exec(t, `SELECT reconciler.apply_stop(1)`)
+	require.Equal(t, "stopping", w.text(`SELECT state FROM reconciler.applies`))
+	close(let)
+	w.settled("stopped", `SELECT state FROM reconciler.applies`)
+	asia.set(nil)
+	_, calls, _ := eu.snapshot()
+	require.Len(t, calls, 1)
+
+	w.db.Exec(t, `SELECT reconciler.apply_start(1)`)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	us.eventually(t, map[string]string{"app/3": `["v2", null]`})
+	w.converged()
+}
+
+// An apply of base tables of a joined resource: the leader finds its objects, and they belong to it.
+func TestApplyOfBaseTables(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.db.Exec(t, `CREATE TABLE images (name text PRIMARY KEY, tag text); CREATE TABLE apps (id int PRIMARY KEY, region text, image text);
+		CREATE VIEW wanted AS SELECT a.id, a.region, a.image, i.tag FROM apps a JOIN images i ON i.name = a.image;
+		INSERT INTO images VALUES ('web', 'v1'); INSERT INTO apps VALUES (1, 'eu', 'web'), (2, 'us', 'web');
+		SELECT reconciler.track('app', 'wanted', '{id}', 'region', spec => 'to_jsonb(tag)', depends_on => '{"apps": {"id": "id"}, "images": {"name": "image"}}')`)
+	eu, us := newPlace(), newPlace()
+	w.start(named("eu", eu), named("us", us))
+	eu.eventually(t, map[string]string{"app/1": `"v1"`})
+	us.eventually(t, map[string]string{"app/2": `"v1"`})
+	w.wait()
+	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
+	w.apply(`'release 2'`, `UPDATE images SET tag = 'v2'`)
+	w.settled("failed", `SELECT state FROM reconciler.applies`)
+	require.Equal(t, "failed halted", w.text(`SELECT string_agg(state, ' ' ORDER BY target) FROM reconciler.apply_targets`))
+	us.eventually(t, map[string]string{"app/2": `"v1"`})
+	w.db.Exec(t, `SELECT reconciler.apply_release(1)`)
+	us.eventually(t, map[string]string{"app/2": `"v2"`})
+	w.settled("0", `SELECT count(*)::text FROM reconciler.tasks WHERE governs`)
+}
