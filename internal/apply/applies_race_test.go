@@ -69,9 +69,12 @@ func TestApplyFinishersInACrowd(t *testing.T) {
 	db := newAppliesDB(t)
 	for round := range 15 {
 		id := db.roll(t, "'x', 'continue', 'parallel'")
-		var crowd sync.WaitGroup
-		for i, target := range []string{"asia", "eu", "us"} {
+		targets := []string{"asia", "eu", "us"}
+		for _, target := range targets {
 			require.True(t, db.claim(t, target))
+		}
+		var crowd sync.WaitGroup
+		for i, target := range targets {
 			verdict := map[bool]string{false: "done", true: "failed"}[round%4 == i]
 			crowd.Go(func() { db.Exec(t, settleSQL(id, target, verdict)) })
 		}
@@ -162,7 +165,7 @@ func TestApplyTakeover(t *testing.T) {
 	require.False(t, db.claim(t, "asia"), "it is said once in a term")
 	db.lines(t, settleSQL(id, "asia", "attempt"))
 	db.Exec(t, "UPDATE reconciler.targets SET term = 2 WHERE name = 'asia'")
-	require.Equal(t, "target 3 was taken over by another process: term 1 is over\n"[:58], refusal(t, db.Pool, `SELECT reconciler.settle_tasks(t.id, t.owner, 1, '{1}', '{1}', '{1}', '{done}', '{""}') FROM reconciler.targets t WHERE t.name = 'asia'`)[:58])
+	require.Contains(t, refusal(t, db.Pool, `SELECT reconciler.settle_tasks(t.id, t.owner, 1, '{1}', '{1}', '{1}', '{done}', '{""}') FROM reconciler.targets t WHERE t.name = 'asia'`), "was taken over by another process: term 1 is over")
 	require.Contains(t, refusal(t, db.Pool, "SELECT reconciler.claim_operations(t.id, t.owner, 1, '30 s') FROM reconciler.targets t WHERE t.name = 'asia'"), "was taken over by another process: term 1 is over")
 	require.True(t, db.claim(t, "asia"), "the next owner puts its objects into its queue")
 	require.Equal(t, "1 | 1", db.line(t, fmt.Sprintf("SELECT o.claims, max(k.attempts) FROM reconciler.operations o JOIN reconciler.tasks k ON k.operation_id = o.id WHERE o.apply_id = %d AND o.target = 'asia' GROUP BY o.id", id)))

@@ -192,7 +192,7 @@ func TestPsqlGrantAndRevoke(t *testing.T) {
 
 	require.Regexp(t, `^`+role+` is viewer of reconciler: [1-9]\d+ rights given$`, db.line(t, "SELECT reconciler.grant('"+role+"', 'viewer')"))
 	require.Equal(t, role+" is viewer of reconciler: 0 rights given", db.line(t, "SELECT reconciler.grant(role_name => '"+role+"', kind => 'viewer')"))
-	require.Equal(t, role+" is operator of reconciler: 6 rights given", db.line(t, "SELECT reconciler.grant('"+role+"', 'operator')"))
+	require.Equal(t, role+" is operator of reconciler: 13 rights given", db.line(t, "SELECT reconciler.grant('"+role+"', 'operator')"))
 	lines(t, conn, "SELECT reconciler.pause('eu')")
 
 	require.Equal(t, role+" is no operator of reconciler any more", db.line(t, "SELECT reconciler.revoke('"+role+"', 'operator')"))
@@ -210,8 +210,8 @@ func TestPsqlGrantRefuses(t *testing.T) {
 	db := newPsqlDB(t)
 	require.Equal(t, "no role is named 'nobody here'\nCREATE ROLE makes one.", refusal(t, db.Pool, "SELECT reconciler.grant('nobody here', 'viewer')"))
 	require.Equal(t, "no role is named NULL\nCREATE ROLE makes one.", refusal(t, db.Pool, "SELECT reconciler.grant(NULL, 'viewer')"))
-	require.Equal(t, "no kind of role is called 'admin'\nKinds: viewer (reads), operator (pause, retry, approve, ...), runtime (the daemon), definer (track)", refusal(t, db.Pool, "SELECT reconciler.grant('postgres', 'admin')"))
-	require.Equal(t, "no kind of role is called NULL\nKinds: viewer (reads), operator (pause, retry, approve, ...), runtime (the daemon), definer (track)", refusal(t, db.Pool, "SELECT reconciler.revoke('postgres', NULL)"))
+	require.Equal(t, "no kind of role is called 'admin'\nKinds: viewer (reads), operator (pause, retry, approve, ...), writer (begin_apply), runtime (the daemon), definer (track)", refusal(t, db.Pool, "SELECT reconciler.grant('postgres', 'admin')"))
+	require.Equal(t, "no kind of role is called NULL\nKinds: viewer (reads), operator (pause, retry, approve, ...), writer (begin_apply), runtime (the daemon), definer (track)", refusal(t, db.Pool, "SELECT reconciler.revoke('postgres', NULL)"))
 	require.Empty(t, db.lines(t, "SELECT * FROM reconciler.grants"))
 
 	role, conn := db.roleOf(t, "viewer")
