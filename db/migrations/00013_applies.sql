@@ -428,7 +428,7 @@ COMMENT ON FUNCTION reconciler.settle_operations IS 'Internal: settles operation
 -- means every target of a config; a row without key every object of the resource in the ledger.
 CREATE FUNCTION reconciler.apply_objects(xids xid8[], from_xid xid8, from_seq bigint, to_xid xid8, to_seq bigint)
 RETURNS TABLE (target_id integer, target text, resource_id integer, key text, seq bigint)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
     WITH piece AS MATERIALIZED (
         SELECT o.resource_id, o.target, o.key COLLATE "C" AS key, max(o.seq) AS seq
         FROM unnest(xids) AS x CROSS JOIN LATERAL (SELECT * FROM reconciler.outbox i WHERE i.xid = x AND (i.xid, i.seq) > (from_xid, from_seq) AND (i.xid, i.seq) <= (to_xid, to_seq)) AS o
@@ -449,16 +449,15 @@ $$;
 CREATE FUNCTION reconciler.open_lock() RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$ SELECT 7165064744911531380 $$;
 
 -- open_apply writes down operations and tasks of an apply, at most so many outbox rows at once, and says whether it is
--- open. The leader calls it until it is, each time in a transaction of its own. revision is the one that its changes
--- belong to. Tasks of older applies for the same objects are superseded: for each object seq says which is older.
+-- open. The leader calls it until it is, each time in a transaction of its own; it waits for no lock, and then says no.
+-- revision is the one that its changes belong to. Tasks of older applies for the same objects are superseded: for each object seq says which is older.
 CREATE FUNCTION reconciler.open_apply(owner uuid, term bigint, apply_id bigint, revision bigint, max_rows integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     a       reconciler.applies;
     here    integer := (SELECT s.epoch FROM reconciler.settings s);
     upto    record;
     touched bigint[];
-    other   bigint;
 BEGIN
     PERFORM reconciler.fence_leader(open_apply.owner, open_apply.term);
     IF NOT pg_try_advisory_xact_lock(reconciler.open_lock()) THEN
@@ -486,6 +485,10 @@ BEGIN
             CROSS JOIN LATERAL (SELECT k.operation_id FROM reconciler.tasks k WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.seq < n.seq LIMIT 1) AS g
             JOIN reconciler.operations o ON o.id = g.operation_id WHERE o.apply_id <> a.id);
         IF touched <> '{}' THEN
+            -- Never waiting: the leadership's row is held here, which the heartbeat needs.
+            IF (SELECT count(*) FROM (SELECT FROM reconciler.applies x WHERE x.id = ANY (touched) ORDER BY x.id FOR NO KEY UPDATE SKIP LOCKED) AS held) < cardinality(touched) THEN
+                RETURN false;
+            END IF;
             PERFORM reconciler.supersede(touched, a.id, a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq);
         END IF;
         -- A key that the ledger cannot hold is blocked there under a shortened one: no call is ever made for it.
@@ -520,14 +523,14 @@ BEGIN
 END
 $$;
 
--- supersede takes objects from older applies: a newer one has changed them. What these were to bring there goes with it.
+-- supersede takes objects from older applies, which the caller holds: a newer one has changed them. What these were to bring
+-- there goes with it.
 CREATE FUNCTION reconciler.supersede(apply_ids bigint[], by_apply bigint, xids xid8[], from_xid xid8, from_seq bigint, to_xid xid8, to_seq bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
 DECLARE
     operation_ids bigint[];
     older bigint;
 BEGIN
-    PERFORM FROM reconciler.applies x WHERE x.id = ANY (apply_ids) ORDER BY x.id FOR NO KEY UPDATE;
     -- Two statements: only pending tasks are counted, and RETURNING does not know what a row was.
     WITH lost AS (
         UPDATE reconciler.tasks k SET state = 'superseded', governs = false, settled_at = clock_timestamp()
@@ -699,6 +702,20 @@ BEGIN
 END
 $$;
 
+-- forget_applies removes applies that ended so long ago and hold nothing, a few at once, and says how many.
+CREATE FUNCTION reconciler.forget_applies(older_than interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    n integer;
+BEGIN
+    DELETE FROM reconciler.applies a WHERE a.id IN (
+        SELECT x.id FROM reconciler.applies x WHERE x.completed_at < clock_timestamp() - older_than AND NOT EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = x.id AND NOT o.done)
+        ORDER BY x.id LIMIT most FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS n = ROW_COUNT;
+    RETURN n;
+END
+$$;
+
 -- leave_applies: a target that is forgotten takes no part in applies any more.
 CREATE FUNCTION reconciler.leave_applies() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -730,6 +747,7 @@ COMMENT ON FUNCTION reconciler.fail_apply IS 'Internal: gives up an apply that c
 COMMENT ON FUNCTION reconciler.claim_operations IS 'Internal: an owner opens the gates whose turn has come.';
 COMMENT ON FUNCTION reconciler.let_go IS 'Internal: ends the hold of an operation''s objects.';
 COMMENT ON FUNCTION reconciler.confirm_stops IS 'Internal: an owner says that nothing of an operation is under way any more.';
+COMMENT ON FUNCTION reconciler.forget_applies IS 'Internal: removes applies that ended long ago.';
 COMMENT ON FUNCTION reconciler.settle_tasks IS 'Internal: an owner records what came of objects of an apply.';
 
 -- Commands. They take the apply's row and no target's: an order does not stand behind a busy target.
@@ -1040,12 +1058,35 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id JOIN reconciler.applies a ON a.id = o.apply_id
         WHERE k.target_id = l.target_id AND k.resource_id = l.resource_id AND k.key = l.key AND k.governs), 'waits for its turn in a rollout')
 $$;
+
+-- gate_moves says whether an object that an apply holds may be let go without a person.
+CREATE FUNCTION reconciler.gate_moves(l reconciler.ledger) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NOT EXISTS (SELECT FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id JOIN reconciler.applies a ON a.id = o.apply_id
+        WHERE k.target_id = l.target_id AND k.resource_id = l.resource_id AND k.key = l.key AND k.governs AND NOT o.is_open
+          AND (a.completed_at IS NOT NULL OR a.state IN ('paused', 'stopped')))
+$$;
 -- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.gate_moves IS 'Internal: whether waiting can help an object that an apply holds.';
 COMMENT ON FUNCTION reconciler.gate_text IS 'Internal: which apply holds an object.';
 
 -- A kind of role for those who write tracked tables and begin applies, and need nothing else of reconciler.
 ALTER TABLE reconciler.grants DROP CONSTRAINT grants_kind_check, ADD CONSTRAINT grants_kind_check CHECK (kind IN ('viewer', 'operator', 'writer', 'runtime', 'definer'));
 -- +goose StatementBegin
+CREATE OR REPLACE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked_at timestamptz) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM reconciler.targets t
+        WHERE t.configured AND (only_target IS NULL OR t.name = only_target) AND (
+            t.cursor_revision IS NULL OR t.cursor_revision < still_moving.revision
+            OR EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.state IN ('requested', 'running') AND reconciler.awaited(s, asked_at))
+            OR t.paused_at IS NULL AND (
+                EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
+                        AND (l.applied_revision < still_moving.revision OR l.desired_revision <= still_moving.revision OR l.applied_revision IS NULL))
+                OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')
+                        AND (l.held_by <> 'gate' OR reconciler.gate_moves(l))))))
+$$;
+
 CREATE OR REPLACE FUNCTION reconciler.reason(l reconciler.ledger, t reconciler.targets, resource text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE l.state
@@ -1130,6 +1171,19 @@ SELECT reconciler.regrant();
 
 -- +goose Down
 -- +goose StatementBegin
+CREATE OR REPLACE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked_at timestamptz) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM reconciler.targets t
+        WHERE t.configured AND (only_target IS NULL OR t.name = only_target) AND (
+            t.cursor_revision IS NULL OR t.cursor_revision < still_moving.revision
+            OR EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.state IN ('requested', 'running') AND reconciler.awaited(s, asked_at))
+            OR t.paused_at IS NULL AND (
+                EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
+                        AND (l.applied_revision < still_moving.revision OR l.desired_revision <= still_moving.revision OR l.applied_revision IS NULL))
+                OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')))))
+$$;
+
 CREATE OR REPLACE FUNCTION reconciler.reason(l reconciler.ledger, t reconciler.targets, resource text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE l.state
@@ -1211,9 +1265,9 @@ DELETE FROM reconciler.grants WHERE kind = 'writer';
 ALTER TABLE reconciler.grants DROP CONSTRAINT grants_kind_check, ADD CONSTRAINT grants_kind_check CHECK (kind IN ('viewer', 'operator', 'runtime', 'definer'));
 DROP VIEW reconciler.apply_tasks, reconciler.apply_targets, reconciler.apply_status;
 DROP TRIGGER leave_applies ON reconciler.targets;
-DROP FUNCTION reconciler.gate_text, reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
+DROP FUNCTION reconciler.gate_moves, reconciler.gate_text, reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
-    reconciler.leave_applies, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
+    reconciler.leave_applies, reconciler.forget_applies, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
     reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
     reconciler.waiting, reconciler.front, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;

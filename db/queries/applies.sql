@@ -16,6 +16,9 @@ SELECT reconciler.open_apply(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc
 -- name: ApplyFail :exec
 SELECT reconciler.fail_apply(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(id)::bigint, sqlc.arg(reason)::text);
 
+-- name: AppliesForget :one
+SELECT reconciler.forget_applies(sqlc.arg(older_than)::interval, sqlc.arg(most)::int)::int AS forgotten;
+
 -- name: OperationsClaim :one
 SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again
 FROM reconciler.claim_operations(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(patience)::interval) AS c;

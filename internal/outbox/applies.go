@@ -14,6 +14,9 @@ const (
 	// openRows bounds the outbox rows that become tasks in one transaction: it holds the leadership's row, which the
 	// heartbeat needs.
 	openRows = 5000
+	// appliesKept is how long applies that have ended are kept, and forgetMost how many go at once.
+	appliesKept = 90 * 24 * time.Hour
+	forgetMost  = 10
 	// openAgain is the pause before an apply is tried again that a person's transaction holds.
 	openAgain = 20 * time.Millisecond
 )

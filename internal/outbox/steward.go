@@ -378,6 +378,9 @@ func (s *Steward) keepHouse(ctx context.Context) error {
 	if _, err := queries.RemovedResourcesForget(ctx); err != nil {
 		return fmt.Errorf("forget removed resources: %w", err)
 	}
+	if _, err := queries.AppliesForget(ctx, store.AppliesForgetParams{OlderThan: appliesKept, Most: forgetMost}); err != nil {
+		return fmt.Errorf("forget old applies: %w", err)
+	}
 	return s.mend(ctx)
 }
 

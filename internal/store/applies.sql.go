@@ -11,6 +11,22 @@ import (
 	"time"
 )
 
+const appliesForget = `-- name: AppliesForget :one
+SELECT reconciler.forget_applies($1::interval, $2::int)::int AS forgotten
+`
+
+type AppliesForgetParams struct {
+	OlderThan time.Duration
+	Most      int32
+}
+
+func (q *Queries) AppliesForget(ctx context.Context, arg AppliesForgetParams) (int32, error) {
+	row := q.db.QueryRow(ctx, appliesForget, arg.OlderThan, arg.Most)
+	var forgotten int32
+	err := row.Scan(&forgotten)
+	return forgotten, err
+}
+
 const appliesToOpen = `-- name: AppliesToOpen :many
 SELECT id FROM reconciler.applies WHERE opened_at IS NULL AND pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY opened_seq > 0 DESC, id
 `
