@@ -30,7 +30,7 @@ func TestPsqlGrantMatrix(t *testing.T) {
 	db.record(t, "us", 11)
 	db.ledger(t, "eu", "1", "failing", "attempts = 1")
 	db.Exec(t, "INSERT INTO reconciler.targets (name) VALUES ('gone')")
-	kinds := []string{"", "viewer", "operator", "runtime", "definer"}
+	kinds := []string{"", "viewer", "operator", "writer", "runtime", "definer"}
 	conns := map[string]*pgx.Conn{}
 	for _, kind := range kinds {
 		_, conns[kind] = db.roleOf(t, kind)
@@ -52,6 +52,12 @@ func TestPsqlGrantMatrix(t *testing.T) {
 		{"SELECT reconciler.resync('*')", operators},
 		{"SELECT reconciler.approve('eu')", operators},
 		{"SELECT reconciler.release('gone')", operators},
+		{"SELECT reconciler.begin_apply('x')", "operator writer runtime definer"},
+		{"SELECT reconciler.apply_stop(1)", operators},
+		{"SELECT FROM reconciler.apply_status UNION ALL SELECT FROM reconciler.apply_targets UNION ALL SELECT FROM reconciler.apply_tasks UNION ALL SELECT FROM reconciler.apply_log", all},
+		{"SELECT * FROM reconciler.apply_wait(1, '0')", all},
+		{"SELECT reconciler.refresh_apply(1)", daemon},
+		{"INSERT INTO reconciler.applies SELECT FROM reconciler.applies WHERE false", daemon},
 		{"UPDATE reconciler.targets SET paused_at = NULL WHERE false", daemon},
 		{"INSERT INTO reconciler.ledger SELECT * FROM reconciler.ledger WHERE false", daemon},
 		{"DELETE FROM reconciler.ledger WHERE false", "runtime definer"}, // untrack() does
