@@ -137,6 +137,8 @@ func TestApplyGoesOnWithTheNextOwner(t *testing.T) {
 
 	eu.set(nil)
 	w.db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, lease_until = NULL, clean = false WHERE name = 'eu'`)
+	w.settled("2", `SELECT term::text FROM reconciler.operations WHERE target = 'eu'`)
+	w.db.Exec(t, `SELECT reconciler.retry('eu')`) // its next attempt is in an hour, whoever owns the target
 	w.settled("completed", `SELECT state FROM reconciler.applies`)
 	require.Equal(t, "1 1 1", w.text(`SELECT string_agg(claims::text, ' ' ORDER BY target) FROM reconciler.apply_targets`))
 	require.Equal(t, "1", w.text(`SELECT attempts::text FROM reconciler.apply_tasks WHERE target = 'eu'`))
