@@ -7,6 +7,18 @@ SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.a
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
     sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean);
 
+-- name: SettleTasks :exec
+-- Settle and what it means for applies: one statement, so one transaction and one round trip.
+SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
+    sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(states)::text[], sqlc.arg(wanted)::boolean[], sqlc.arg(present)::boolean[],
+    sqlc.arg(desired_revisions)::bigint[], sqlc.arg(applied_revisions)::bigint[], sqlc.arg(applied_hashes)::bytea[], sqlc.arg(failed_hashes)::bytea[],
+    sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(delays)::float8[],
+    sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
+    sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
+    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean),
+  reconciler.settle_tasks(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(task_operation_ids)::bigint[],
+    sqlc.arg(task_resource_ids)::int[], sqlc.arg(task_keys)::text[], sqlc.arg(task_verdicts)::text[], sqlc.arg(task_errors)::text[]);
+
 -- name: ParkedDecide :one
 SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(parked_by)::text, sqlc.arg(allow)::boolean)::bigint AS decided;
 
@@ -37,8 +49,9 @@ FROM reconciler.targets WHERE id = $1;
 
 -- name: TargetSteering :one
 -- What a person may have changed, in one look.
-SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble
-FROM reconciler.targets WHERE id = $1;
+SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
+    EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies
+FROM reconciler.targets t WHERE t.id = $1;
 
 -- name: TargetCursorStart :exec
 -- The first cursor of a target: everything before it is the sync's.

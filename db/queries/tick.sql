@@ -92,7 +92,7 @@ SELECT coalesce(cursor_revision, 0)::bigint AS revision, coalesce(cursor_snapsho
 
 -- name: ChangesUnexpanded :one
 -- Whether there are changes of base tables, and a target has a cursor, and so counts on their being expanded from there on.
-SELECT (EXISTS (SELECT FROM reconciler.targets WHERE cursor_revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id IS NOT NULL))::boolean AS unexpanded;
+SELECT (EXISTS (SELECT FROM reconciler.targets WHERE cursor_revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id > 0))::boolean AS unexpanded;
 
 -- name: LeaderCursorWrite :exec
 UPDATE reconciler.leases SET cursor_revision = sqlc.arg(revision)::bigint, cursor_snapshot = sqlc.arg(snapshot)::text::pg_snapshot

@@ -25,6 +25,7 @@ const (
 	heldByGuard = "guard"
 	heldByBatch = "batch" // parked while the deletes of a big batch are counted
 	heldBySync  = "sync"  // parked while a sync counts its tombstones
+	heldByGate  = "gate"  // its target waits for its turn in an apply
 )
 
 // maxErrorBytes bounds an error's text in the ledger.
@@ -122,8 +123,15 @@ func decideWanted(l look) (action, *record) {
 		r.appliedRevision = max(l.item.Revision, l.now)
 		return actRecord, &r
 	}
+	if l.gated() && (e == nil || !e.Present || !bytes.Equal(e.AppliedHash, l.row.Hash[:])) {
+		if e != nil && e.State == desired.Held && e.Wanted && e.HeldBy != nil && *e.HeldBy == heldByGate {
+			return actNothing, nil
+		}
+		r.state, r.heldBy, r.approved = desired.Held, heldByGate, false
+		return actRecord, &r
+	}
 	if l.paused {
-		if e != nil && e.State == desired.Held && e.Wanted {
+		if e != nil && e.State == desired.Held && e.Wanted && (e.HeldBy == nil || *e.HeldBy != heldByGate) {
 			return actNothing, nil
 		}
 		r.state, r.heldBy, r.approved = desired.Held, heldByPause, false
@@ -131,6 +139,9 @@ func decideWanted(l look) (action, *record) {
 	}
 	return actApply, nil
 }
+
+// gated reports whether an apply holds the object: it keeps what it has until its target's turn comes.
+func (l look) gated() bool { return l.row.Task != nil && !l.row.Task.Open }
 
 func decideUnwanted(l look) (action, *record) {
 	e := l.row.Ledger
@@ -170,6 +181,8 @@ func (l look) holder(e *desired.Entry, approved bool) string {
 	switch {
 	case !approved && e != nil && e.State == desired.Held && e.HeldBy != nil && *e.HeldBy == heldByGuard:
 		return heldByGuard // only approve() or the row's return lets it go: no pause, no sync, no later window
+	case l.gated() && !l.drain:
+		return heldByGate
 	case l.paused:
 		return heldByPause
 	case approved || l.item.passed:

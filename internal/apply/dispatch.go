@@ -104,10 +104,11 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		keys[i] = it.Key
 	}
 	latest, _ := o.cfg.Feed.Latest()
-	rows, err := resource.Read(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys)
+	rows, err := o.readOpened(ctx, resource, keys)
 	if err != nil {
 		return o.readFailed(ctx, resource, items, err)
 	}
+	defer o.looking.Unlock()
 	var calls [2][]look
 	for i, it := range items {
 		l := o.look(it, rows[i], latest.Revision)
@@ -118,6 +119,7 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		if act == actApply || act == actDelete {
 			l.act = act
 			o.queue.looked(it, true)
+			o.queue.works(it, l.operation())
 			calls[it.Lane] = append(calls[it.Lane], l)
 			continue
 		}
@@ -250,6 +252,8 @@ func (o *Owner) settleAll(ctx context.Context, items []*Item) error {
 // settle hands a result to the settler.
 func (o *Owner) settle(ctx context.Context, l look, rec *record) error {
 	r := result{item: l.item, record: rec}
+	r.verdict, r.cause = l.verdict(rec)
+	r.operation = l.operation()
 	if e := l.row.Ledger; e != nil {
 		r.before, r.guarded = e.Present, e.HeldBy != nil && *e.HeldBy == heldByGuard
 	}

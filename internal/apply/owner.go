@@ -91,6 +91,10 @@ type Owner struct {
 	replay int64 // events up to this revision may have been worked on by a former owner that crashed; 0: there was none
 
 	wantSync chan struct{} // a sync was asked for
+
+	looking sync.Mutex                     // held while objects are read and handed out
+	turn    chan struct{}                  // ask whose turn it is in applies
+	closed  atomic.Pointer[map[int64]bool] // operations that are being stopped
 }
 
 // NewOwner prepares an owner. resync is called when a whole resource must be looked at; it must have recorded the
@@ -103,6 +107,7 @@ func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) err
 		calls: [2]chan []look{make(chan []look, windowBound), make(chan []look, windowBound)},
 		slots: make(chan struct{}, max(1, cfg.Concurrency-max(1, cfg.Concurrency/4))),
 		poke:  make(chan struct{}, 1), trip: make(chan struct{}, 1), alarm: alarm{changed: make(chan struct{}, 1)}, wantSync: make(chan struct{}, 1), resync: resync,
+		turn: make(chan struct{}, 1),
 	}
 	if cfg.Rate > 0 {
 		o.limiter = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate/10)))
@@ -176,6 +181,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	source(o.retryDue)
 	source(o.probe)
 	source(o.dispatch)
+	source(o.takeTurns)
 	group.Go(func() error { return newSettler(o).run(work) })
 	var workers sync.WaitGroup
 	for range o.cfg.Concurrency {
@@ -227,6 +233,9 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "sync").Set(float64(sync))
 	o.cfg.Metrics.InFlight.WithLabelValues(o.cfg.Name).Set(float64(flying))
 	signal(o.poke)
+	if row.Applies {
+		signal(o.turn)
+	}
 	return o.recordTrouble(ctx, row.Trouble)
 }
 

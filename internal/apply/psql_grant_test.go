@@ -30,7 +30,7 @@ func TestPsqlGrantMatrix(t *testing.T) {
 	db.record(t, "us", 11)
 	db.ledger(t, "eu", "1", "failing", "attempts = 1")
 	db.Exec(t, "INSERT INTO reconciler.targets (name) VALUES ('gone')")
-	kinds := []string{"", "viewer", "operator", "runtime", "definer"}
+	kinds := []string{"", "viewer", "operator", "writer", "runtime", "definer"}
 	conns := map[string]*pgx.Conn{}
 	for _, kind := range kinds {
 		_, conns[kind] = db.roleOf(t, kind)
@@ -52,6 +52,12 @@ func TestPsqlGrantMatrix(t *testing.T) {
 		{"SELECT reconciler.resync('*')", operators},
 		{"SELECT reconciler.approve('eu')", operators},
 		{"SELECT reconciler.release('gone')", operators},
+		{"SELECT reconciler.begin_apply('x')", "operator writer runtime definer"},
+		{"SELECT reconciler.apply_stop(1)", operators},
+		{"SELECT FROM reconciler.apply_status UNION ALL SELECT FROM reconciler.apply_targets UNION ALL SELECT FROM reconciler.apply_tasks UNION ALL SELECT FROM reconciler.apply_log", all},
+		{"SELECT * FROM reconciler.apply_wait(1, '0')", all},
+		{"SELECT reconciler.refresh_apply(1)", daemon},
+		{"INSERT INTO reconciler.applies SELECT FROM reconciler.applies WHERE false", daemon},
 		{"UPDATE reconciler.targets SET paused_at = NULL WHERE false", daemon},
 		{"INSERT INTO reconciler.ledger SELECT * FROM reconciler.ledger WHERE false", daemon},
 		{"DELETE FROM reconciler.ledger WHERE false", "runtime definer"}, // untrack() does
@@ -196,7 +202,7 @@ func TestPsqlGrantAndRevoke(t *testing.T) {
 
 	require.Regexp(t, `^`+role+` is viewer of reconciler: [1-9]\d+ rights given$`, db.line(t, "SELECT reconciler.grant('"+role+"', 'viewer')"))
 	require.Equal(t, role+" is viewer of reconciler: 0 rights given", db.line(t, "SELECT reconciler.grant(role_name => '"+role+"', kind => 'viewer')"))
-	require.Equal(t, role+" is operator of reconciler: 6 rights given", db.line(t, "SELECT reconciler.grant('"+role+"', 'operator')"))
+	require.Equal(t, role+" is operator of reconciler: 13 rights given", db.line(t, "SELECT reconciler.grant('"+role+"', 'operator')"))
 	lines(t, conn, "SELECT reconciler.pause('eu')")
 
 	require.Equal(t, role+" is no operator of reconciler any more", db.line(t, "SELECT reconciler.revoke('"+role+"', 'operator')"))
@@ -214,8 +220,8 @@ func TestPsqlGrantRefuses(t *testing.T) {
 	db := newPsqlDB(t)
 	require.Equal(t, "no role is named 'nobody here'\nCREATE ROLE makes one.", refusal(t, db.Pool, "SELECT reconciler.grant('nobody here', 'viewer')"))
 	require.Equal(t, "no role is named NULL\nCREATE ROLE makes one.", refusal(t, db.Pool, "SELECT reconciler.grant(NULL, 'viewer')"))
-	require.Equal(t, "no kind of role is called 'admin'\nKinds: viewer (reads), operator (pause, retry, approve, ...), runtime (the daemon), definer (track)", refusal(t, db.Pool, "SELECT reconciler.grant('postgres', 'admin')"))
-	require.Equal(t, "no kind of role is called NULL\nKinds: viewer (reads), operator (pause, retry, approve, ...), runtime (the daemon), definer (track)", refusal(t, db.Pool, "SELECT reconciler.revoke('postgres', NULL)"))
+	require.Equal(t, "no kind of role is called 'admin'\nKinds: viewer (reads), operator (pause, retry, approve, ...), writer (begin_apply), runtime (the daemon), definer (track)", refusal(t, db.Pool, "SELECT reconciler.grant('postgres', 'admin')"))
+	require.Equal(t, "no kind of role is called NULL\nKinds: viewer (reads), operator (pause, retry, approve, ...), writer (begin_apply), runtime (the daemon), definer (track)", refusal(t, db.Pool, "SELECT reconciler.revoke('postgres', NULL)"))
 	require.Empty(t, db.lines(t, "SELECT * FROM reconciler.grants"))
 
 	role, conn := db.roleOf(t, "viewer")

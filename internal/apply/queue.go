@@ -29,16 +29,17 @@ type ObjectID struct {
 // Item is an object to look at.
 type Item struct {
 	ObjectID
-	Lane     Lane
-	Revision int64     // newest revision that concerns it; 0 when the sync or a retry asks
-	Force    bool      // call the driver even when the hash is unchanged, or (for a Delete) the ledger knows no object
-	Since    time.Time // when this process learned of the change; zero when the sync or a retry asks
-	Due      bool      // its next attempt has come; adds nothing to what is in flight: that says when it is due again
-	passed   bool      // the guard has let its delete pass
-	light    bool      // in flight, but it needs no call: it takes no room in the window
-	park     string    // a delete is not called but held by this: deletes are being counted
-	pages    []*span
-	runs     []*Run
+	Lane      Lane
+	Revision  int64     // newest revision that concerns it; 0 when the sync or a retry asks
+	Force     bool      // call the driver even when the hash is unchanged, or (for a Delete) the ledger knows no object
+	Since     time.Time // when this process learned of the change; zero when the sync or a retry asks
+	Due       bool      // its next attempt has come; adds nothing to what is in flight: that says when it is due again
+	passed    bool      // the guard has let its delete pass
+	light     bool      // in flight, but it needs no call: it takes no room in the window
+	park      string    // a delete is not called but held by this: deletes are being counted
+	operation int64     // in flight as a part of it; 0: of none
+	pages     []*span
+	runs      []*Run
 }
 
 // merge adds what another request for the same object asks for.
@@ -245,6 +246,25 @@ func (q *queue) looked(it *Item, call bool) {
 	q.inFlight[it.Lane]--
 }
 
+// works notes that an object is in flight as a part of an operation.
+func (q *queue) works(it *Item, operation int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	it.operation = operation
+}
+
+// flyingFor returns how many objects are in flight as parts of an operation.
+func (q *queue) flyingFor(operation int64) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, f := range q.flying {
+		if f.item.operation == operation {
+			n++
+		}
+	}
+	return n
+}
+
 // takeProbeLocked takes one object while the circuit is open and a probe is due.
 func (q *queue) takeProbeLocked() []*Item {
 	if !q.probe || q.inFlight[LaneLive]+q.inFlight[LaneSync] > 0 {
@@ -272,7 +292,7 @@ func (q *queue) popLocked(lane Lane, n int, items []*Item) []*Item {
 		n--
 		delete(q.waiting, it.ObjectID)
 		q.flying[it.ObjectID] = &flight{item: it}
-		it.light = false
+		it.light, it.operation = false, 0
 		q.inFlight[lane]++
 		items = append(items, it)
 	}

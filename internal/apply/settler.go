@@ -32,6 +32,10 @@ type result struct {
 	record  *record // nil: nothing to write
 	before  bool    // the ledger said that the target has it
 	guarded bool    // the ledger said that the guard holds its delete
+
+	operation int64  // of the task that governed it when it was read; 0: there was none
+	verdict   string // what the task comes to; "": nothing yet
+	cause     string // why it failed
 }
 
 // settler writes results and the cursor: the first result after a pause at once, those that follow together. What arrives
@@ -159,10 +163,12 @@ func (s *settler) fill(batch []result, open bool) ([]result, bool) {
 func (s *settler) write(ctx context.Context, batch []result) error {
 	o := s.o
 	params := store.SettleParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term}
+	var tasks taskResults
 	var objects int64
 	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
 	for _, r := range batch {
 		o.tracker.settle(r.item.ObjectID, r.item.pages)
+		tasks.add(r)
 		if r.record == nil {
 			continue
 		}
@@ -177,9 +183,9 @@ func (s *settler) write(ctx context.Context, batch []result) error {
 	if moved {
 		addCursor(&params, cur)
 	}
-	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved {
+	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 {
 		crash.Point(crash.BeforeSettle)
-		if err := o.queries.Settle(ctx, params); err != nil {
+		if err := o.record(ctx, params, tasks); err != nil {
 			return fmt.Errorf("record results of target %s: %w", o.cfg.Name, database.Explain(err))
 		}
 		crash.Point(crash.AfterSettle)

@@ -125,7 +125,7 @@ func (o *Owner) current(group []look) bool {
 	}
 	paused, drain := o.paused.Load(), o.draining.Load()
 	for _, l := range group {
-		if l.paused != paused || l.drain != drain || time.Since(l.readAt) > staleAfter {
+		if l.paused != paused || l.drain != drain || time.Since(l.readAt) > staleAfter || o.closing(l.operation()) {
 			return false
 		}
 	}

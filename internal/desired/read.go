@@ -25,6 +25,15 @@ type Row struct {
 	// not unique. Nothing may be deleted on the strength of such a row.
 	Err    error
 	Ledger *Entry // nil when the ledger does not know the object
+	Task   *Task  // nil when no apply has to do with the object
+	// Unopened: there is an apply whose objects nobody knows yet; this may be one of them.
+	Unopened bool
+}
+
+// Task is the task of an apply that governs an object.
+type Task struct {
+	Operation int64
+	Open      bool // the gate: while it is closed the object keeps what it has
 }
 
 // Entry is the ledger's row of an object.
@@ -51,7 +60,7 @@ func (r *Resource) buildRead() string {
 	var b strings.Builder
 	b.WriteString("SELECT i.n, i.key, d.found, d.spec, d.match, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
-	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at\n")
+	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at, g.operation_id, g.is_open, " + unopenedSQL + "\n")
 	b.WriteString("FROM unnest($3::text[]")
 	if !r.Removed {
 		for n := range r.keys {
@@ -72,9 +81,21 @@ func (r *Resource) buildRead() string {
 		}
 		b.WriteString(`d.key COLLATE "C" = i.key AND (d.target = $1 OR d.target IS NULL) AND d.running LIMIT 2`)
 	}
-	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = i.key LIMIT 1) AS l ON true\nORDER BY i.n", r.ID)
+	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %[1]d AND l.key = i.key LIMIT 1) AS l ON true\n"+
+		"LEFT JOIN LATERAL ("+taskSQL+") AS g ON true\nORDER BY i.n", r.ID, "$2", "i.key")
 	return b.String()
 }
+
+// The gates of applies are looked at in the statement that reads the row: who sees a row that an apply has changed sees
+// the apply. Both questions are about the target, or the database, and are asked once for all keys; where no apply has to
+// do with the target, no key is looked up.
+const (
+	unopenedSQL = "(SELECT EXISTS (SELECT FROM reconciler.applies a WHERE a.opened_at IS NULL AND a.strategy <> 'parallel'))"
+	// taskSQL is made with the resource's id, and the names of the target's id and the key.
+	taskSQL = "SELECT k.operation_id, o.is_open FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id " +
+		"WHERE (SELECT EXISTS (SELECT FROM reconciler.operations n WHERE n.target_id = %[2]s AND NOT n.done)) " +
+		"AND k.target_id = %[2]s AND k.resource_id = %[1]d AND k.key = %[3]s AND k.governs LIMIT 1"
+)
 
 // buildCast only converts the parts of one key: $1...
 func (r *Resource) buildCast() string {
@@ -177,10 +198,12 @@ func scanRow(result pgx.Rows) (int64, Row, error) {
 		wanted, present, approved *bool
 		desired                   *int64
 		attempts                  *int32
+		operation                 *int64
+		open                      *bool
 		e                         Entry
 	)
 	err := result.Scan(&n, &row.Key, &found, &spec, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
-		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &e.DueIn, &e.AppliedAt)
+		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &e.DueIn, &e.AppliedAt, &operation, &open, &row.Unopened)
 	if err != nil {
 		return 0, row, err
 	}
@@ -197,17 +220,23 @@ func scanRow(result pgx.Rows) (int64, Row, error) {
 		e.DesiredRevision, e.Attempts = *desired, *attempts
 		row.Ledger = &e
 	}
+	if operation != nil {
+		row.Task = &Task{Operation: *operation, Open: *open}
+	}
 	return n, row, nil
 }
 
-const entrySQL = `SELECT 1::bigint, l.key, NULL::boolean, NULL::text, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
-  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at
-FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = $2 AND l.key = $3`
+const entrySQL = `SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
+  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
+  g.operation_id, g.is_open, ` + unopenedSQL + `
+FROM (SELECT $3::text AS key) AS i
+LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = %[1]d AND l.key = i.key LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (` + taskSQL + `) AS g ON true WHERE $2::int = %[1]d`
 
 // readEntry reads what the ledger says about an object that has no readable row.
 func (r *Resource) readEntry(ctx context.Context, db store.DBTX, targetID int32, key string) (Row, error) {
 	row := Row{Key: key}
-	result, err := db.Query(ctx, entrySQL, targetID, r.ID, key)
+	result, err := db.Query(ctx, fmt.Sprintf(entrySQL, r.ID, "$1", "i.key"), targetID, r.ID, key)
 	if err != nil {
 		return row, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
 	}

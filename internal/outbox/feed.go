@@ -39,12 +39,16 @@ type Position struct {
 
 // Event is one outbox row.
 type Event struct {
+	Xid          uint64 // of the transaction that made the change
 	ResourceID   int32
 	Target       *string // nil: every target
 	Key          *string // nil: the whole resource, or (with DependencyID) a row of a base table
 	DependencyID *int32
 	Image        []byte
 }
+
+// Mark reports whether the event is of no resource: an apply was begun, or has ended.
+func (e Event) Mark() bool { return e.ResourceID == 0 }
 
 // Whole reports whether the event concerns a whole resource.
 func (e Event) Whole() bool { return e.Key == nil && e.DependencyID == nil }
@@ -251,7 +255,7 @@ func (f *Feed) load(ctx context.Context, from, to Tick, after Position) (*Page, 
 	}
 	page := newPage(after)
 	for _, row := range rows {
-		page.add(row.Seq, row.Xid, Event{ResourceID: row.ResourceID, Target: row.Target, Key: row.Key, DependencyID: row.DependencyID, Image: row.Image})
+		page.add(row.Seq, row.Xid, Event{Xid: row.Xid, ResourceID: row.ResourceID, Target: row.Target, Key: row.Key, DependencyID: row.DependencyID, Image: row.Image})
 	}
 	f.metrics.OutboxEvents.Add(float64(len(page.Events)))
 	return page, nil

@@ -52,10 +52,12 @@ type Steward struct {
 	stored   bool            // the cursor is in the database
 	piece    int             // how many changes are expanded at once
 	wrote    bool            // outbox rows were written that the leader does not know of
+	marked   bool            // an apply was begun in the batch that is being read
 }
 
 // Run works until its context ends, or with an error when leadership or the database are lost.
 func (s *Steward) Run(ctx context.Context, term int64) error {
+	s.marked = false
 	s.known, s.problems, s.stored, s.piece = map[string]bool{}, map[string]bool{}, false, pieceFirst
 	cur, err := s.load(ctx, term)
 	if err != nil {
@@ -105,13 +107,17 @@ func (s *Steward) load(ctx context.Context, term int64) (Tick, error) {
 	}
 	if row.Revision > 0 {
 		s.stored = true
-		return Tick{Revision: row.Revision, Snapshot: row.Snapshot}, nil
+		cur := Tick{Revision: row.Revision, Snapshot: row.Snapshot}
+		return cur, s.openApplies(ctx, term, cur) // those that the former leader had read and not opened
 	}
 	latest, _ := s.Feed.Latest()
 	if s.Catalog.HasDependencies() {
 		if err := s.begin(ctx, term, latest); err != nil {
 			return Tick{}, err
 		}
+	}
+	if err := s.openApplies(ctx, term, latest); err != nil {
+		return Tick{}, err
 	}
 	return latest, s.nameTargets(ctx, s.Catalog.All())
 }
@@ -147,6 +153,10 @@ func (s *Steward) consume(ctx context.Context, term int64, from, to Tick) (Tick,
 			return from, err
 		}
 		s.wake()
+		if !page.More && s.marked {
+			s.marked = false
+			return to, s.openApplies(ctx, term, to)
+		}
 		if !page.More {
 			return to, nil
 		}
@@ -159,10 +169,16 @@ func (s *Steward) consume(ctx context.Context, term int64, from, to Tick) (Tick,
 func (s *Steward) page(ctx context.Context, term int64, page *Page, to Tick, last bool) error {
 	changes := map[change]bool{}
 	whole := map[int32]bool{}
+	applies, err := s.unopened(ctx, page)
+	if err != nil {
+		return err
+	}
 	for _, e := range page.Events {
 		switch {
+		case e.Mark():
+			s.marked = true
 		case e.DependencyID != nil:
-			changes[change{resourceID: e.ResourceID, image: string(e.Image)}] = true
+			changes[change{apply: applies[e.Xid], resourceID: e.ResourceID, image: string(e.Image)}] = true
 		case e.Whole():
 			whole[e.ResourceID] = true
 		}
@@ -199,6 +215,7 @@ func (s *Steward) wake() {
 
 // change is a row of a base table that changed: which objects of which resource it concerns.
 type change struct {
+	apply      int64 // that it belongs to; 0: to none
 	resourceID int32
 	image      string
 }
@@ -217,10 +234,16 @@ func (s *Steward) unknownResource(changes map[change]bool) bool {
 // out meanwhile, and the next leader began again.)
 func (s *Steward) expand(ctx context.Context, term int64, changes map[change]bool, to Tick, last bool) error {
 	left := slices.SortedFunc(maps.Keys(changes), func(a, b change) int {
-		return cmp.Or(cmp.Compare(a.resourceID, b.resourceID), cmp.Compare(a.image, b.image))
+		return cmp.Or(cmp.Compare(a.apply, b.apply), cmp.Compare(a.resourceID, b.resourceID), cmp.Compare(a.image, b.image))
 	})
 	for {
 		piece := left[:min(len(left), s.piece)]
+		for i, c := range piece { // what it writes belongs to one apply, or to none
+			if c.apply != piece[0].apply {
+				piece = piece[:i]
+				break
+			}
+		}
 		left = left[len(piece):]
 		began := time.Now()
 		if err := s.expandPiece(ctx, term, piece, to, last && len(left) == 0); err != nil {
@@ -256,6 +279,11 @@ func (s *Steward) expandPiece(ctx context.Context, term int64, piece []change, t
 		}
 		if len(piece) > 0 {
 			crash.Point(crash.ExpandRead)
+		}
+		if len(piece) > 0 && piece[0].apply != 0 {
+			if err := queries.ApplyExpanded(ctx, piece[0].apply); err != nil {
+				return fmt.Errorf("expand changes of apply %d: %w", piece[0].apply, err)
+			}
 		}
 		for _, id := range slices.Sorted(maps.Keys(images)) {
 			if r, ok := s.Catalog.ByID(id); ok {
@@ -302,7 +330,10 @@ func (s *Steward) skip(ctx context.Context, term int64, to Tick) error {
 		return err
 	}
 	defer s.wake()
-	return s.expand(ctx, term, nil, to, true)
+	if err := s.expand(ctx, term, nil, to, true); err != nil {
+		return err
+	}
+	return s.openApplies(ctx, term, to)
 }
 
 // markJoined has every joined resource looked at as a whole.
@@ -371,6 +402,9 @@ func (s *Steward) keepHouse(ctx context.Context) error {
 	}
 	if _, err := queries.RemovedResourcesForget(ctx); err != nil {
 		return fmt.Errorf("forget removed resources: %w", err)
+	}
+	if _, err := queries.AppliesForget(ctx, store.AppliesForgetParams{OlderThan: appliesKept, Most: forgetMost}); err != nil {
+		return fmt.Errorf("forget old applies: %w", err)
 	}
 	return s.mend(ctx)
 }

@@ -254,7 +254,7 @@ func (l *leader) tick(ctx context.Context) error {
 	crash.Point(crash.AfterTick)
 	page := newPage(Position{})
 	for _, row := range rows {
-		page.add(row.Seq, row.Xid, Event{ResourceID: row.ResourceID, Target: row.Target, Key: row.Key, DependencyID: row.DependencyID, Image: row.Image})
+		page.add(row.Seq, row.Xid, Event{Xid: row.Xid, ResourceID: row.ResourceID, Target: row.Target, Key: row.Key, DependencyID: row.DependencyID, Image: row.Image})
 	}
 	l.Metrics.Ticks.Inc()
 	l.ticks.add(1)

@@ -257,6 +257,94 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) error {
 	return err
 }
 
+const settleTasks = `-- name: SettleTasks :exec
+SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
+    $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
+    $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
+    $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
+    $18::boolean[], $19::text[], $20::int[], $21::text[],
+    $22::bigint, $23::text, $24::bigint, $25::text,
+    $26::text, $27::bigint, $28::boolean),
+  reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $29::bigint[],
+    $30::int[], $31::text[], $32::text[], $33::text[])
+`
+
+type SettleTasksParams struct {
+	TargetID         int32
+	Owner            string
+	Term             int64
+	ResourceIds      []int32
+	Keys             []string
+	States           []string
+	Wanted           []bool
+	Present          []bool
+	DesiredRevisions []int64
+	AppliedRevisions []int64
+	AppliedHashes    [][]byte
+	FailedHashes     [][]byte
+	Attempts         []int32
+	Errors           []string
+	HeldBy           []string
+	Approved         []bool
+	Delays           []float64
+	Called           []bool
+	Matches          []string
+	GoneResourceIds  []int32
+	GoneKeys         []string
+	CursorRevision   int64
+	CursorSnapshot   string
+	BatchRevision    int64
+	BatchSnapshot    string
+	BatchXid         string
+	BatchSeq         int64
+	CountGuard       bool
+	TaskOperationIds []int64
+	TaskResourceIds  []int32
+	TaskKeys         []string
+	TaskVerdicts     []string
+	TaskErrors       []string
+}
+
+// Settle and what it means for applies: one statement, so one transaction and one round trip.
+func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) error {
+	_, err := q.db.Exec(ctx, settleTasks,
+		arg.TargetID,
+		arg.Owner,
+		arg.Term,
+		arg.ResourceIds,
+		arg.Keys,
+		arg.States,
+		arg.Wanted,
+		arg.Present,
+		arg.DesiredRevisions,
+		arg.AppliedRevisions,
+		arg.AppliedHashes,
+		arg.FailedHashes,
+		arg.Attempts,
+		arg.Errors,
+		arg.HeldBy,
+		arg.Approved,
+		arg.Delays,
+		arg.Called,
+		arg.Matches,
+		arg.GoneResourceIds,
+		arg.GoneKeys,
+		arg.CursorRevision,
+		arg.CursorSnapshot,
+		arg.BatchRevision,
+		arg.BatchSnapshot,
+		arg.BatchXid,
+		arg.BatchSeq,
+		arg.CountGuard,
+		arg.TaskOperationIds,
+		arg.TaskResourceIds,
+		arg.TaskKeys,
+		arg.TaskVerdicts,
+		arg.TaskErrors,
+	)
+	return err
+}
+
 const targetCircuit = `-- name: TargetCircuit :exec
 UPDATE reconciler.targets SET circuit_open_since = CASE WHEN $1::text = '' THEN NULL ELSE coalesce(circuit_open_since, clock_timestamp()) END,
     circuit_error = nullif($1::text, '')
@@ -366,8 +454,9 @@ func (q *Queries) TargetLoad(ctx context.Context, id int32) (TargetLoadRow, erro
 }
 
 const targetSteering = `-- name: TargetSteering :one
-SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble
-FROM reconciler.targets WHERE id = $1
+SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
+    EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies
+FROM reconciler.targets t WHERE t.id = $1
 `
 
 type TargetSteeringRow struct {
@@ -376,6 +465,7 @@ type TargetSteeringRow struct {
 	GuardDeletes int64
 	Clean        bool
 	Trouble      string
+	Applies      bool
 }
 
 // What a person may have changed, in one look.
@@ -388,6 +478,7 @@ func (q *Queries) TargetSteering(ctx context.Context, id int32) (TargetSteeringR
 		&i.GuardDeletes,
 		&i.Clean,
 		&i.Trouble,
+		&i.Applies,
 	)
 	return i, err
 }

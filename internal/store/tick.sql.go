@@ -23,7 +23,7 @@ func (q *Queries) Adopt(ctx context.Context, known int64) (bool, error) {
 }
 
 const changesUnexpanded = `-- name: ChangesUnexpanded :one
-SELECT (EXISTS (SELECT FROM reconciler.targets WHERE cursor_revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id IS NOT NULL))::boolean AS unexpanded
+SELECT (EXISTS (SELECT FROM reconciler.targets WHERE cursor_revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id > 0))::boolean AS unexpanded
 `
 
 // Whether there are changes of base tables, and a target has a cursor, and so counts on their being expanded from there on.

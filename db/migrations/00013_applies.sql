@@ -1,0 +1,1277 @@
+-- +goose Up
+
+-- Applies: the changes of one transaction, followed as one rollout. How it fits together is in docs/applies.md.
+-- Locks are taken in one order everywhere: lease or target, apply, operation, task, ledger; several applies by id.
+
+CREATE TABLE reconciler.applies (
+    id            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    epoch         integer NOT NULL,
+    xid           xid8 NOT NULL,
+    xids          xid8[] NOT NULL,
+    title         text NOT NULL CHECK (length(title) BETWEEN 1 AND 200),
+    on_failure    text NOT NULL CHECK (on_failure IN ('halt', 'continue', 'pause')),
+    strategy      text NOT NULL CHECK (strategy IN ('rolling', 'parallel', 'waves')),
+    waves         jsonb CHECK (jsonb_typeof(waves) = 'array'),
+    soak          interval NOT NULL CHECK (soak >= '0'),
+    attempts      integer NOT NULL CHECK (attempts BETWEEN 1 AND 1000),
+    labels        jsonb NOT NULL CHECK (jsonb_typeof(labels) = 'object'),
+    state         text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'degraded', 'paused', 'stopping', 'stopped', 'completed', 'failed', 'cancelled')),
+    wish          text NOT NULL DEFAULT 'run' CHECK (wish IN ('run', 'pause', 'stop', 'cancel')),
+    released      boolean NOT NULL DEFAULT false,
+    version       bigint NOT NULL DEFAULT 1,
+    created_by    text NOT NULL DEFAULT session_user,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    opened_xid    xid8 NOT NULL DEFAULT '0',
+    opened_seq    bigint NOT NULL DEFAULT 0,
+    opened_at     timestamptz,
+    started_at    timestamptz,
+    completed_at  timestamptz,
+    error_message text,
+    UNIQUE (epoch, xid),
+    CHECK (strategy <> 'waves' OR waves IS NOT NULL),
+    CHECK ((state IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
+    CHECK (opened_at IS NOT NULL OR state = 'pending')
+);
+-- Owners ask with each read of rows whether there is one whose objects are not known yet: an index that is empty then.
+CREATE INDEX applies_unopened ON reconciler.applies (id) WHERE opened_at IS NULL;
+COMMENT ON TABLE reconciler.applies IS 'Change sets that people follow as one rollout: the changes of one transaction; see the view reconciler.apply_status.';
+COMMENT ON COLUMN reconciler.applies.xid IS 'The transaction whose changes it is; outbox rows have the same. Ids may come again after a restore: then the epoch differs.';
+COMMENT ON COLUMN reconciler.applies.xids IS 'xid, and the transactions in which the leader expanded its changes of base tables.';
+COMMENT ON COLUMN reconciler.applies.attempts IS 'How often an object may fail in a target before its task has failed.';
+COMMENT ON COLUMN reconciler.applies.state IS 'Derived from all its operations and from wish, by derive_apply(), and written by refresh_apply() alone.';
+COMMENT ON COLUMN reconciler.applies.wish IS 'What people want of it.';
+COMMENT ON COLUMN reconciler.applies.released IS 'With on_failure ''pause'': it goes on past failures.';
+COMMENT ON COLUMN reconciler.applies.version IS 'Grows with each change of state and each command; for callers that compare and set.';
+COMMENT ON COLUMN reconciler.applies.opened_at IS 'When its operations and tasks were written down. Until then nobody knows which objects are its.';
+COMMENT ON COLUMN reconciler.applies.opened_seq IS 'With opened_xid: up to here its outbox rows have become tasks.';
+
+CREATE TABLE reconciler.operations (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    apply_id     bigint NOT NULL REFERENCES reconciler.applies ON DELETE CASCADE,
+    target_id    integer REFERENCES reconciler.targets ON DELETE SET NULL,
+    target       text COLLATE "C" NOT NULL,
+    ordinal      integer NOT NULL DEFAULT 0 CHECK (ordinal >= 0),
+    state        text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'completed', 'failed', 'halted', 'cancelled')),
+    is_open      boolean NOT NULL DEFAULT false,
+    done         boolean NOT NULL DEFAULT false,
+    term         bigint,
+    claims       integer NOT NULL DEFAULT 0 CHECK (claims >= 0),
+    budget       integer NOT NULL CHECK (budget > 0),
+    tasks        integer NOT NULL DEFAULT 0,
+    completed    integer NOT NULL DEFAULT 0 CHECK (completed >= 0),
+    failed       integer NOT NULL DEFAULT 0 CHECK (failed >= 0),
+    superseded   integer NOT NULL DEFAULT 0 CHECK (superseded >= 0),
+    cancelled    integer NOT NULL DEFAULT 0 CHECK (cancelled >= 0),
+    error        text,
+    started_at   timestamptz,
+    completed_at timestamptz,
+    UNIQUE (apply_id, target),
+    CHECK (completed + failed + superseded + cancelled <= tasks),
+    CHECK (state <> 'running' OR is_open),
+    CHECK (state NOT IN ('pending', 'stopping', 'stopped') OR NOT is_open),
+    CHECK (state NOT IN ('completed', 'failed') OR completed + failed + superseded + cancelled = tasks),
+    CHECK (state <> 'completed' OR failed = 0),
+    CHECK (state <> 'failed' OR failed > 0),
+    CHECK ((state IN ('completed', 'failed', 'halted', 'cancelled')) = (completed_at IS NOT NULL)),
+    CHECK (NOT done OR completed_at IS NOT NULL)
+);
+CREATE INDEX operations_order ON reconciler.operations (apply_id, ordinal, target);
+-- Owners ask with each read of rows whether an apply has to do with their target: those that have not are not in it.
+CREATE INDEX operations_not_done ON reconciler.operations (target_id) WHERE NOT done;
+COMMENT ON TABLE reconciler.operations IS 'The part of an apply in one target; see the view reconciler.apply_targets.';
+COMMENT ON COLUMN reconciler.operations.target IS 'Name of the target; stays when the target is forgotten.';
+COMMENT ON COLUMN reconciler.operations.ordinal IS 'Place in the order of the rollout; those of one wave have the same.';
+COMMENT ON COLUMN reconciler.operations.state IS 'pending (its gate is closed), running, stopping (calls are still under way), stopped; settled: completed, failed, halted (never started, another one failed), cancelled.';
+COMMENT ON COLUMN reconciler.operations.is_open IS 'The gate: while it is closed, objects that a task of it governs keep what they have.';
+COMMENT ON COLUMN reconciler.operations.done IS 'No task of it governs an object any more.';
+COMMENT ON COLUMN reconciler.operations.term IS 'Term of the target''s owner that works on it; NULL while it is open: the owner looks at all of its objects again.';
+COMMENT ON COLUMN reconciler.operations.claims IS 'How often it was started: once, and once more after each start() and retry(). A crash does not count.';
+COMMENT ON COLUMN reconciler.operations.budget IS 'How often each of its objects may fail.';
+
+CREATE TABLE reconciler.tasks (
+    operation_id bigint NOT NULL REFERENCES reconciler.operations ON DELETE CASCADE,
+    target_id    integer NOT NULL,
+    resource_id  integer NOT NULL,
+    key          text COLLATE "C" NOT NULL,
+    seq          bigint NOT NULL,
+    revision     bigint NOT NULL,
+    state        text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'completed', 'failed', 'superseded', 'cancelled')),
+    governs      boolean NOT NULL DEFAULT true,
+    attempts     integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    error        text,
+    settled_at   timestamptz,
+    PRIMARY KEY (operation_id, resource_id, key),
+    CHECK ((state = 'pending') = (settled_at IS NULL)),
+    CHECK (state <> 'pending' OR governs),
+    CHECK (NOT governs OR state IN ('pending', 'cancelled'))
+) WITH (autovacuum_vacuum_scale_factor = 0.05);
+CREATE UNIQUE INDEX tasks_governing ON reconciler.tasks (target_id, resource_id, key) WHERE governs;
+CREATE INDEX tasks_retrying ON reconciler.tasks (operation_id) WHERE state = 'pending' AND attempts > 0;
+COMMENT ON TABLE reconciler.tasks IS 'The part of an apply in one object; see the view reconciler.apply_tasks.';
+COMMENT ON COLUMN reconciler.tasks.seq IS 'Highest seq of its outbox rows: of two applies of one object the later one has the higher.';
+COMMENT ON COLUMN reconciler.tasks.revision IS 'Revision that the change belongs to.';
+COMMENT ON COLUMN reconciler.tasks.governs IS 'The newest task of its object that this has not followed: the gate of its operation holds the object. At most one for an object.';
+
+CREATE TABLE reconciler.apply_log (
+    id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    apply_id bigint NOT NULL REFERENCES reconciler.applies ON DELETE CASCADE,
+    version  bigint NOT NULL,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    by       text NOT NULL DEFAULT session_user,
+    what     text NOT NULL CHECK (what IN ('open', 'state', 'pause', 'stop', 'start', 'release', 'cancel', 'retry', 'target')),
+    target   text,
+    why      text,
+    was      text,
+    state    text,
+    UNIQUE (apply_id, version),
+    CHECK ((what = 'state') = (was IS NOT NULL AND state IS NOT NULL))
+);
+COMMENT ON TABLE reconciler.apply_log IS 'What happened to applies: who, when, what and why. Rows are only added.';
+COMMENT ON COLUMN reconciler.apply_log.what IS 'A command; open (its objects were written down); target (a target was forgotten); or state: the state changed.';
+COMMENT ON COLUMN reconciler.apply_log.why IS 'The reason that a person gave; for a state its error.';
+
+-- +goose StatementBegin
+CREATE FUNCTION reconciler.keep_log() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- With its apply a row may go: that comes from the foreign key, one trigger deeper.
+    IF TG_OP = 'DELETE' AND pg_trigger_depth() > 1 THEN
+        RETURN OLD;
+    END IF;
+    RAISE EXCEPTION 'rows of reconciler.apply_log are only added' USING ERRCODE = 'object_not_in_prerequisite_state';
+END
+$$;
+-- +goose StatementEnd
+CREATE TRIGGER keep_log BEFORE UPDATE OR DELETE ON reconciler.apply_log FOR EACH ROW EXECUTE FUNCTION reconciler.keep_log();
+
+-- The place of a rollout: the first operation in order that is not passed, and what there is to know of those before it.
+CREATE TYPE reconciler.apply_front AS (
+    ordinal      integer,
+    target       text,
+    state        text,
+    failed       text,
+    soaked_until timestamptz,
+    unhealthy    text
+);
+COMMENT ON TYPE reconciler.apply_front IS 'Internal: where a rollout stands.';
+
+-- +goose StatementBegin
+-- begin_apply makes the changes of the calling transaction one apply, also those before the call. It locks nothing that
+-- another transaction could want, and does nothing for each changed row: the leader finds them by the transaction's id.
+-- The outbox row of no resource makes the leader look, also when nothing tracked has changed.
+CREATE FUNCTION reconciler.begin_apply(title text, on_failure text DEFAULT 'halt', strategy text DEFAULT 'rolling', waves jsonb DEFAULT NULL,
+    soak interval DEFAULT '0', attempts integer DEFAULT 10, labels jsonb DEFAULT '{}') RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    here integer := (SELECT s.epoch FROM reconciler.settings s);
+    n    bigint;
+BEGIN
+    SELECT a.id INTO n FROM reconciler.applies a WHERE a.epoch = here AND a.xid = pg_current_xact_id();
+    IF FOUND THEN
+        RETURN n; -- of this transaction: nobody else has its id
+    END IF;
+    PERFORM reconciler.check_apply(begin_apply.title, begin_apply.on_failure, begin_apply.strategy, begin_apply.waves, begin_apply.soak, begin_apply.attempts, begin_apply.labels);
+    INSERT INTO reconciler.applies (epoch, xid, xids, title, on_failure, strategy, waves, soak, attempts, labels)
+    VALUES (here, pg_current_xact_id(), ARRAY[pg_current_xact_id()], begin_apply.title, begin_apply.on_failure, begin_apply.strategy, begin_apply.waves,
+        begin_apply.soak, begin_apply.attempts, coalesce(begin_apply.labels, '{}')) RETURNING id INTO n;
+    INSERT INTO reconciler.outbox (resource_id, dependency_id) VALUES (0, 0);
+    PERFORM reconciler.wake_leader();
+    RETURN n;
+END
+$$;
+
+-- wake_leader does what wake_code() has the capture triggers do, after an outbox row that no trigger wrote.
+CREATE FUNCTION reconciler.wake_leader() RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF (SELECT s.notify FROM reconciler.settings s) AND NOT (pg_try_advisory_lock_shared(reconciler.sleep_lock()) AND pg_advisory_unlock_shared(reconciler.sleep_lock())) THEN
+        PERFORM pg_notify('reconciler_wake', '');
+    END IF;
+END
+$$;
+
+-- check_apply refuses arguments of begin_apply that make no sense, before anything is written.
+CREATE FUNCTION reconciler.check_apply(title text, on_failure text, strategy text, waves jsonb, soak interval, attempts integer, labels jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wrong text;
+BEGIN
+    wrong := CASE
+        WHEN coalesce(length(title), 0) NOT BETWEEN 1 AND 200 THEN format('title must have 1 to 200 characters, not %s', coalesce(length(title), 0))
+        WHEN on_failure IS NULL OR on_failure NOT IN ('halt', 'continue', 'pause') THEN format('on_failure must be ''halt'', ''continue'' or ''pause'', not %s', quote_nullable(on_failure))
+        WHEN strategy IS NULL OR strategy NOT IN ('rolling', 'parallel', 'waves') THEN format('strategy must be ''rolling'', ''parallel'' or ''waves'', not %s', quote_nullable(strategy))
+        WHEN strategy = 'waves' AND waves IS NULL THEN 'strategy ''waves'' needs waves, such as ''[["eu"], ["us", "asia"]]'''
+        WHEN soak IS NULL OR soak < '0' THEN format('soak must be an interval of zero or more, not %s', quote_nullable(soak::text))
+        WHEN attempts IS NULL OR attempts NOT BETWEEN 1 AND 1000 THEN format('attempts must be 1 to 1000, not %s', coalesce(attempts::text, 'NULL'))
+        WHEN jsonb_typeof(labels) <> 'object' THEN format('labels must be a JSON object, not %s', labels) END;
+    IF wrong IS NULL AND waves IS NOT NULL THEN
+        wrong := CASE
+            WHEN jsonb_typeof(waves) <> 'array' OR EXISTS (SELECT FROM jsonb_array_elements(CASE WHEN jsonb_typeof(waves) = 'array' THEN waves ELSE '[0]' END) AS w
+                WHERE jsonb_typeof(w) <> 'array' OR EXISTS (SELECT FROM jsonb_array_elements(CASE WHEN jsonb_typeof(w) = 'array' THEN w ELSE '[0]' END) AS t WHERE jsonb_typeof(t) <> 'string'))
+                THEN format('waves must be a list of lists of targets, such as ''[["eu"], ["us", "asia"]]'', not %s', waves)
+            ELSE (SELECT format('waves name target %s twice', quote_literal(t)) FROM jsonb_array_elements(waves) AS w, jsonb_array_elements_text(w) AS t GROUP BY t HAVING count(*) > 1 ORDER BY t LIMIT 1) END;
+    END IF;
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION '%', wrong USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+END
+$$;
+
+-- wave_of is the number of the wave that a target is in; those that no wave names come last, together.
+CREATE FUNCTION reconciler.wave_of(waves jsonb, target text) RETURNS integer
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce((SELECT w.n::integer FROM jsonb_array_elements(waves) WITH ORDINALITY AS w(names, n) WHERE w.names ? target), coalesce(jsonb_array_length(waves), 0) + 1)
+$$;
+
+-- derive_apply is the state of an apply: from how many of its operations are in which state, and what people want of it.
+-- troubled: a task has failed. Everything that shows or stores a state has it from here.
+CREATE FUNCTION reconciler.derive_apply(pending bigint, running bigint, stopping bigint, stopped bigint, completed bigint, failed bigint, halted bigint, cancelled bigint,
+    troubled boolean, on_failure text, wish text, released boolean) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE
+        WHEN pending + running + stopping + stopped = 0 THEN CASE WHEN failed + halted > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'completed' END
+        WHEN wish IN ('stop', 'cancel') THEN CASE WHEN wish = 'cancel' OR pending + running + stopping > 0 THEN 'stopping' ELSE 'stopped' END
+        WHEN running > 0 THEN CASE WHEN troubled OR failed > 0 THEN 'degraded' ELSE 'running' END
+        WHEN stopping > 0 THEN 'stopping'
+        WHEN pending > 0 THEN CASE
+            WHEN wish = 'pause' OR on_failure = 'pause' AND failed > 0 AND NOT released THEN 'paused'
+            WHEN stopped + completed + failed + halted + cancelled = 0 THEN 'pending'
+            WHEN troubled OR failed > 0 THEN 'degraded'
+            ELSE 'running' END
+        ELSE 'stopped' END
+$$;
+
+-- front says where a rollout stands: the first operation in order that is not passed. A failed one is passed when the
+-- rollout goes on past failures.
+CREATE FUNCTION reconciler.front(a reconciler.applies) RETURNS reconciler.apply_front
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT ROW(f.ordinal, f.target, f.state,
+        (SELECT o.target FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state = 'failed' ORDER BY o.ordinal, o.target LIMIT 1),
+        (SELECT max(o.completed_at) + a.soak FROM reconciler.operations o
+         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state IN ('completed', 'failed') AND o.started_at IS NOT NULL AND a.soak > '0'),
+        (SELECT format('%s %s', t.name, coalesce(reconciler.circuit_text(t), t.trouble)) FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
+         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed' AND (t.circuit_open_since IS NOT NULL OR t.trouble IS NOT NULL) ORDER BY o.ordinal, o.target LIMIT 1)
+    )::reconciler.apply_front
+    FROM (SELECT) AS one LEFT JOIN LATERAL (
+        SELECT o.ordinal, o.target, o.state FROM reconciler.operations o
+        WHERE o.apply_id = a.id AND o.state NOT IN ('completed', 'cancelled')
+          AND NOT (o.state = 'failed' AND (a.on_failure = 'continue' OR a.on_failure = 'pause' AND a.released))
+        ORDER BY o.ordinal, o.target LIMIT 1) AS f ON true
+$$;
+
+-- waiting says what an operation waits for. The claim asks it (phase 'next': it may start) and so does everything that is
+-- shown, so that the two cannot differ. until: when it looks different by itself.
+CREATE FUNCTION reconciler.waiting(a reconciler.applies, o reconciler.operations, f reconciler.apply_front, OUT phase text, OUT detail text, OUT until timestamptz)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t     reconciler.targets;
+    again record;
+BEGIN
+    phase := o.state;
+    CASE o.state
+    WHEN 'pending' THEN
+        IF a.opened_at IS NULL THEN
+            phase := 'opening'; detail := 'its changes are being counted';
+        ELSIF a.wish IN ('stop', 'cancel') THEN
+            phase := 'stopped'; detail := 'not started';
+        ELSIF a.on_failure = 'halt' AND f.failed IS NOT NULL THEN
+            phase := 'halted'; detail := format('halted: %s failed', f.failed);
+        ELSIF a.wish = 'pause' THEN
+            phase := 'paused'; detail := format('paused; %s', reconciler.apply_call('release', a.id));
+        ELSIF a.on_failure = 'pause' AND NOT a.released AND f.failed IS NOT NULL THEN
+            phase := 'paused'; detail := format('paused: %s failed; %s', f.failed, reconciler.apply_call('release', a.id));
+        ELSIF a.strategy <> 'parallel' AND f.ordinal < o.ordinal THEN
+            phase := 'waiting'; detail := format('waiting for %s', f.target);
+        ELSIF a.strategy <> 'parallel' AND f.unhealthy IS NOT NULL THEN
+            phase := 'waiting'; detail := format('waiting for %s', f.unhealthy);
+        ELSIF a.strategy <> 'parallel' AND f.soaked_until > clock_timestamp() THEN
+            phase := 'soaking'; detail := format('soaking until %s', date_trunc('second', f.soaked_until)); until := f.soaked_until;
+        ELSE
+            phase := 'next';
+            SELECT * INTO t FROM reconciler.targets x WHERE x.id = o.target_id;
+            detail := concat_ws(': ', 'next in order', reconciler.explain_target(t, o.target));
+        END IF;
+    WHEN 'running' THEN
+        SELECT count(*) AS tasks, max(k.attempts) + 1 AS attempt, min(l.next_attempt_at) AS at INTO again
+        FROM reconciler.tasks k LEFT JOIN LATERAL (SELECT x.next_attempt_at FROM reconciler.ledger x
+            WHERE x.target_id = k.target_id AND x.resource_id = k.resource_id AND x.key = k.key AND x.state = 'failing' LIMIT 1) AS l ON true
+        WHERE k.operation_id = o.id AND k.state = 'pending' AND k.attempts > 0;
+        SELECT * INTO t FROM reconciler.targets x WHERE x.id = o.target_id;
+        detail := format('%s of %s', o.completed + o.superseded, reconciler.counted(o.tasks, 'object'));
+        IF again.tasks > 0 THEN
+            IF o.completed + o.failed + o.superseded + o.cancelled + again.tasks = o.tasks THEN
+                phase := 'retrying';
+            END IF;
+            detail := format('%s; %s retrying, attempt %s%s', detail, again.tasks, again.attempt, ', next ' || date_trunc('second', again.at));
+            until := again.at;
+        END IF;
+        detail := concat_ws('; ', detail, reconciler.explain_target(t, o.target));
+    WHEN 'stopping' THEN
+        detail := 'calls that are on their way end';
+    WHEN 'stopped' THEN
+        detail := format('%s of %s; %s', o.completed + o.superseded, reconciler.counted(o.tasks, 'object'), reconciler.apply_call('start', a.id));
+    WHEN 'completed' THEN
+        detail := concat_ws(', ', reconciler.counted(o.completed, 'object'), CASE WHEN o.superseded > 0 THEN o.superseded || ' superseded' END);
+    WHEN 'failed' THEN
+        detail := format('%s of %s failed: %s', o.failed, reconciler.counted(o.tasks, 'object'), coalesce(o.error, 'no reason known'));
+    WHEN 'halted' THEN
+        detail := coalesce(o.error, 'halted');
+    ELSE
+        detail := coalesce(o.error, CASE WHEN o.started_at IS NULL THEN 'not started' ELSE format('%s of %s', o.completed + o.superseded, reconciler.counted(o.tasks, 'object')) END);
+    END CASE;
+    IF o.state IN ('halted', 'cancelled') AND NOT o.done THEN
+        detail := concat_ws('; ', detail, CASE WHEN o.is_open THEN 'its objects follow their rows again'
+            ELSE 'its objects keep what they have until ' || reconciler.apply_call('release', a.id) END);
+    END IF;
+END
+$$;
+
+-- apply_call is a command on an apply, to copy.
+CREATE FUNCTION reconciler.apply_call(command text, apply_id bigint) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT format('SELECT reconciler.apply_%s(%s);', command, apply_id) $$;
+
+-- note_apply adds a row to the log, and so a version. The caller holds the apply.
+CREATE FUNCTION reconciler.note_apply(apply_id bigint, what text, why text DEFAULT NULL, was text DEFAULT NULL, state text DEFAULT NULL, target text DEFAULT NULL) RETURNS bigint
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    WITH grown AS (UPDATE reconciler.applies a SET version = a.version + 1 WHERE a.id = note_apply.apply_id RETURNING a.version)
+    INSERT INTO reconciler.apply_log (apply_id, version, what, why, was, state, target)
+    SELECT note_apply.apply_id, g.version, note_apply.what, note_apply.why, note_apply.was, note_apply.state, note_apply.target FROM grown g RETURNING id
+$$;
+
+-- refresh_apply derives the state of an apply from all its operations and writes it. The caller holds the apply's row
+-- since an earlier statement: what somebody else had changed before is seen here (in one statement it would not be: two
+-- operations that end at once would leave the apply running). First what the wish and a failure mean for operations that
+-- have not started is written to these, so that a terminal state has every operation settled.
+CREATE FUNCTION reconciler.refresh_apply(apply_id bigint) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a       reconciler.applies;
+    c       record;
+    first_  record;
+    derived text;
+    message text;
+    event   bigint;
+BEGIN
+    SELECT * INTO a FROM reconciler.applies x WHERE x.id = refresh_apply.apply_id FOR NO KEY UPDATE;
+    IF a.opened_at IS NULL THEN
+        RETURN a.state; -- its operations are being written
+    END IF;
+    SELECT o.target, o.error INTO first_ FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state = 'failed' ORDER BY o.ordinal, o.target LIMIT 1;
+    IF a.wish = 'cancel' THEN
+        UPDATE reconciler.tasks k SET state = 'cancelled', settled_at = clock_timestamp() FROM reconciler.operations o
+        WHERE o.apply_id = a.id AND o.state IN ('pending', 'stopped', 'halted') AND k.operation_id = o.id AND k.state = 'pending';
+        UPDATE reconciler.operations o SET state = 'cancelled', completed_at = clock_timestamp(), cancelled = o.tasks - o.completed - o.failed - o.superseded
+        WHERE o.apply_id = a.id AND o.state IN ('pending', 'stopped', 'halted');
+    ELSIF a.wish = 'stop' THEN
+        UPDATE reconciler.operations o SET state = 'stopped' WHERE o.apply_id = a.id AND o.state = 'pending';
+    ELSIF a.on_failure = 'halt' AND first_.target IS NOT NULL THEN
+        UPDATE reconciler.operations o SET state = 'halted', completed_at = clock_timestamp(), error = format('halted: %s failed', first_.target)
+        WHERE o.apply_id = a.id AND o.state = 'pending';
+    END IF;
+    SELECT count(*) FILTER (WHERE o.state = 'pending') AS pending, count(*) FILTER (WHERE o.state = 'running') AS running,
+        count(*) FILTER (WHERE o.state = 'stopping') AS stopping, count(*) FILTER (WHERE o.state = 'stopped') AS stopped,
+        count(*) FILTER (WHERE o.state = 'completed') AS completed, count(*) FILTER (WHERE o.state = 'failed') AS failed,
+        count(*) FILTER (WHERE o.state = 'halted') AS halted, count(*) FILTER (WHERE o.state = 'cancelled') AS cancelled,
+        coalesce(bool_or(o.failed > 0), false) AS troubled, min(o.started_at) AS started_at
+    INTO c FROM reconciler.operations o WHERE o.apply_id = a.id;
+    derived := reconciler.derive_apply(c.pending, c.running, c.stopping, c.stopped, c.completed, c.failed, c.halted, c.cancelled, c.troubled, a.on_failure, a.wish, a.released);
+    message := CASE WHEN first_.target IS NOT NULL THEN format('%s failed: %s', first_.target, coalesce(first_.error, 'no reason known')) END;
+    PERFORM pg_notify('reconciler_control', '');
+    IF (derived, message) IS NOT DISTINCT FROM (a.state, a.error_message) THEN
+        RETURN derived;
+    END IF;
+    UPDATE reconciler.applies x SET state = derived, error_message = message, started_at = coalesce(x.started_at, c.started_at),
+        completed_at = CASE WHEN derived IN ('completed', 'failed', 'cancelled') THEN coalesce(x.completed_at, clock_timestamp()) END
+    WHERE x.id = a.id;
+    IF derived <> a.state THEN
+        event := reconciler.note_apply(a.id, 'state', message, a.state, derived);
+        IF derived IN ('completed', 'failed', 'cancelled') THEN
+            -- The terminal event, for whoever reads the outbox. What leaves the process is on disk before.
+            INSERT INTO reconciler.outbox (resource_id, dependency_id, image) VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', event));
+            PERFORM set_config('synchronous_commit', 'on', true);
+            PERFORM reconciler.wake_leader();
+        END IF;
+    END IF;
+    RETURN derived;
+END
+$$;
+
+-- settle_operations settles those operations that have no pending task left, and says how many. The caller holds their applies.
+CREATE FUNCTION reconciler.settle_operations(ids bigint[]) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    n integer;
+BEGIN
+    UPDATE reconciler.operations o SET state = CASE WHEN o.failed > 0 THEN 'failed' ELSE 'completed' END, done = true, completed_at = clock_timestamp()
+    WHERE o.id = ANY (ids) AND o.state IN ('pending', 'running', 'stopping', 'stopped') AND o.tasks = o.completed + o.failed + o.superseded + o.cancelled;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    UPDATE reconciler.operations o SET done = true
+    WHERE o.id = ANY (ids) AND o.state IN ('halted', 'cancelled') AND NOT o.done AND NOT EXISTS (SELECT FROM reconciler.tasks k WHERE k.operation_id = o.id AND k.governs);
+    RETURN n;
+END
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.begin_apply IS 'Makes the changes of this transaction one apply, to be followed as a rollout, and returns its number. on_failure: halt, continue or pause; strategy: rolling (one target after the other), waves or parallel; attempts: how often an object may fail.';
+COMMENT ON FUNCTION reconciler.wake_leader IS 'Internal: notifies the leader if it sleeps.';
+COMMENT ON FUNCTION reconciler.check_apply IS 'Internal: checks the arguments of begin_apply().';
+COMMENT ON FUNCTION reconciler.wave_of IS 'Internal: which wave a target is in.';
+COMMENT ON FUNCTION reconciler.derive_apply IS 'Internal: the state of an apply, from the states of its operations and from what people want of it.';
+COMMENT ON FUNCTION reconciler.front IS 'Internal: where a rollout stands.';
+COMMENT ON FUNCTION reconciler.waiting IS 'Internal: what an operation waits for.';
+COMMENT ON FUNCTION reconciler.apply_call IS 'Internal: a command on an apply, to copy.';
+COMMENT ON FUNCTION reconciler.note_apply IS 'Internal: adds a row to the log of an apply.';
+COMMENT ON FUNCTION reconciler.refresh_apply IS 'Internal: derives and writes the state of an apply.';
+COMMENT ON FUNCTION reconciler.settle_operations IS 'Internal: settles operations without pending tasks.';
+
+-- +goose StatementBegin
+-- apply_objects are the objects that a piece of an apply's outbox rows names, each with its highest seq. A NULL target
+-- means every target of a config; a row without key every object of the resource in the ledger.
+CREATE FUNCTION reconciler.apply_objects(xids xid8[], from_xid xid8, from_seq bigint, to_xid xid8, to_seq bigint)
+RETURNS TABLE (target_id integer, target text, resource_id integer, key text, seq bigint)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+    WITH piece AS MATERIALIZED (
+        SELECT o.resource_id, o.target, o.key COLLATE "C" AS key, max(o.seq) AS seq
+        FROM unnest(xids) AS x CROSS JOIN LATERAL (SELECT * FROM reconciler.outbox i WHERE i.xid = x AND (i.xid, i.seq) > (from_xid, from_seq) AND (i.xid, i.seq) <= (to_xid, to_seq)) AS o
+        WHERE o.dependency_id IS NULL GROUP BY 1, 2, 3
+    ), objects AS (
+        SELECT t.id AS target_id, t.name AS target, p.resource_id, p.key, p.seq
+        FROM piece p JOIN reconciler.targets t ON t.name = p.target OR p.target IS NULL AND t.configured WHERE p.key IS NOT NULL
+        UNION ALL
+        SELECT t.id, t.name, p.resource_id, l.key, p.seq
+        FROM piece p JOIN reconciler.targets t ON t.name = p.target OR p.target IS NULL
+        CROSS JOIN LATERAL (SELECT x.key FROM reconciler.ledger x WHERE x.target_id = t.id AND x.resource_id = p.resource_id) AS l WHERE p.key IS NULL
+    )
+    SELECT o.target_id, o.target, o.resource_id, o.key, max(o.seq) FROM objects o
+    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = o.resource_id) GROUP BY 1, 2, 3, 4
+$$;
+
+-- open_lock keeps open_apply and apply_retry apart: both make tasks govern objects. Whoever opens only tries it.
+CREATE FUNCTION reconciler.open_lock() RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$ SELECT 7165064744911531380 $$;
+
+-- open_apply writes down operations and tasks of an apply, at most so many outbox rows at once, and says whether it is
+-- open. The leader calls it until it is, each time in a transaction of its own; it waits for no lock, and then says no.
+-- revision is the one that its changes belong to. Tasks of older applies for the same objects are superseded: for each object seq says which is older.
+CREATE FUNCTION reconciler.open_apply(owner uuid, term bigint, apply_id bigint, revision bigint, max_rows integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    a       reconciler.applies;
+    here    integer := (SELECT s.epoch FROM reconciler.settings s);
+    upto    record;
+    touched bigint[];
+BEGIN
+    PERFORM reconciler.fence_leader(open_apply.owner, open_apply.term);
+    IF NOT pg_try_advisory_xact_lock(reconciler.open_lock()) THEN
+        RETURN false;
+    END IF;
+    SELECT * INTO a FROM reconciler.applies x WHERE x.id = open_apply.apply_id FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN NOT EXISTS (SELECT FROM reconciler.applies x WHERE x.id = open_apply.apply_id); -- somebody holds it, or it is gone
+    ELSIF a.opened_at IS NOT NULL THEN
+        RETURN true;
+    ELSIF a.epoch <> here THEN
+        PERFORM reconciler.fail_apply(open_apply.owner, open_apply.term, a.id, 'the database was restored before its changes were read');
+        RETURN true;
+    END IF;
+    SELECT p.xid, p.seq, count(*) OVER () AS rows INTO upto FROM (
+        SELECT o.xid, o.seq FROM unnest(a.xids) AS x
+        CROSS JOIN LATERAL (SELECT i.xid, i.seq FROM reconciler.outbox i WHERE i.xid = x AND (i.xid, i.seq) > (a.opened_xid, a.opened_seq) ORDER BY i.xid, i.seq LIMIT max_rows) AS o
+        ORDER BY o.xid, o.seq LIMIT max_rows) AS p ORDER BY p.xid DESC, p.seq DESC LIMIT 1;
+    IF upto.rows > 0 THEN
+        INSERT INTO reconciler.operations (apply_id, target_id, target, budget)
+        SELECT DISTINCT a.id, n.target_id, n.target, a.attempts FROM reconciler.apply_objects(a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq) AS n
+        ORDER BY n.target ON CONFLICT DO NOTHING;
+        -- Older applies that lose an object: all of them are held before any task of theirs is written.
+        touched := ARRAY(SELECT DISTINCT o.apply_id FROM reconciler.apply_objects(a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq) AS n
+            CROSS JOIN LATERAL (SELECT k.operation_id FROM reconciler.tasks k WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.seq < n.seq LIMIT 1) AS g
+            JOIN reconciler.operations o ON o.id = g.operation_id WHERE o.apply_id <> a.id);
+        IF touched <> '{}' THEN
+            -- Never waiting: the leadership's row is held here, which the heartbeat needs.
+            IF (SELECT count(*) FROM (SELECT FROM reconciler.applies x WHERE x.id = ANY (touched) ORDER BY x.id FOR NO KEY UPDATE SKIP LOCKED) AS held) < cardinality(touched) THEN
+                RETURN false;
+            END IF;
+            PERFORM reconciler.supersede(touched, a.id, a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq);
+        END IF;
+        -- A key that the ledger cannot hold is blocked there under a shortened one: no call is ever made for it.
+        INSERT INTO reconciler.tasks AS k (operation_id, target_id, resource_id, key, seq, revision, state, governs, settled_at, error)
+        SELECT n.operation_id, n.target_id, n.resource_id, n.key, n.seq, open_apply.revision,
+            CASE WHEN n.long THEN 'failed' WHEN n.late THEN 'superseded' ELSE 'pending' END, NOT (n.long OR n.late),
+            CASE WHEN n.long OR n.late THEN clock_timestamp() END, CASE WHEN n.long THEN 'its key is longer than 2000 bytes' END
+        FROM (SELECT o.id AS operation_id, n.target_id, n.resource_id, n.seq, octet_length(n.key) > 2000 AS long,
+                CASE WHEN octet_length(n.key) > 2000 THEN left(n.key, 100) || '... (sha256 ' || encode(sha256(convert_to(n.key, 'UTF8')), 'hex') || ')' ELSE n.key END AS key,
+                EXISTS (SELECT FROM reconciler.tasks g WHERE g.target_id = n.target_id AND g.resource_id = n.resource_id AND g.key = n.key AND g.governs AND g.operation_id <> o.id) AS late
+              FROM reconciler.apply_objects(a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq) AS n
+              JOIN reconciler.operations o ON o.apply_id = a.id AND o.target = n.target) AS n
+        ORDER BY n.operation_id, n.resource_id, n.key
+        ON CONFLICT ON CONSTRAINT tasks_pkey DO UPDATE SET seq = greatest(k.seq, excluded.seq);
+        UPDATE reconciler.applies x SET opened_xid = upto.xid, opened_seq = upto.seq WHERE x.id = a.id;
+        IF upto.rows >= max_rows THEN
+            RETURN false;
+        END IF;
+    END IF;
+    UPDATE reconciler.operations o SET ordinal = n.ordinal, tasks = n.tasks, superseded = n.superseded, failed = n.failed, error = n.error
+    FROM (SELECT p.id, CASE WHEN a.strategy = 'waves' THEN reconciler.wave_of(a.waves, p.target) ELSE row_number() OVER (ORDER BY reconciler.wave_of(a.waves, p.target), p.target) END AS ordinal,
+              t.tasks, t.superseded, t.failed, t.error
+          FROM reconciler.operations p CROSS JOIN LATERAL (SELECT count(*) AS tasks, count(*) FILTER (WHERE k.state = 'superseded') AS superseded,
+              count(*) FILTER (WHERE k.state = 'failed') AS failed, min(k.error) AS error FROM reconciler.tasks k WHERE k.operation_id = p.id) AS t
+          WHERE p.apply_id = a.id) AS n
+    WHERE o.id = n.id;
+    UPDATE reconciler.applies x SET opened_at = clock_timestamp() WHERE x.id = a.id;
+    PERFORM reconciler.note_apply(a.id, 'open');
+    PERFORM reconciler.settle_operations(ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id));
+    PERFORM reconciler.refresh_apply(a.id);
+    RETURN true;
+END
+$$;
+
+-- supersede takes objects from older applies, which the caller holds: a newer one has changed them. What these were to bring
+-- there goes with it.
+CREATE FUNCTION reconciler.supersede(apply_ids bigint[], by_apply bigint, xids xid8[], from_xid xid8, from_seq bigint, to_xid xid8, to_seq bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+DECLARE
+    operation_ids bigint[];
+    older bigint;
+BEGIN
+    -- Two statements: only pending tasks are counted, and RETURNING does not know what a row was.
+    WITH lost AS (
+        UPDATE reconciler.tasks k SET state = 'superseded', governs = false, settled_at = clock_timestamp()
+        FROM reconciler.apply_objects(supersede.xids, supersede.from_xid, supersede.from_seq, supersede.to_xid, supersede.to_seq) AS n
+        WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.state = 'pending' AND k.seq < n.seq
+          AND k.operation_id IN (SELECT o.id FROM reconciler.operations o WHERE o.apply_id = ANY (apply_ids) AND o.apply_id <> by_apply)
+        RETURNING k.operation_id
+    ), counted AS (
+        UPDATE reconciler.operations o SET superseded = o.superseded + l.n FROM (SELECT x.operation_id, count(*) AS n FROM lost x GROUP BY 1) AS l
+        WHERE o.id = l.operation_id RETURNING o.id
+    )
+    SELECT coalesce(array_agg(c.id), '{}') INTO operation_ids FROM counted c;
+    WITH lost AS (
+        UPDATE reconciler.tasks k SET governs = false
+        FROM reconciler.apply_objects(supersede.xids, supersede.from_xid, supersede.from_seq, supersede.to_xid, supersede.to_seq) AS n
+        WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.state = 'cancelled' AND k.seq < n.seq
+        RETURNING k.operation_id
+    )
+    SELECT operation_ids || coalesce(array_agg(DISTINCT l.operation_id), '{}') INTO operation_ids FROM lost l;
+    PERFORM reconciler.settle_operations(operation_ids);
+    FOREACH older IN ARRAY ARRAY(SELECT x FROM unnest(apply_ids) AS x ORDER BY x) LOOP
+        PERFORM reconciler.refresh_apply(older);
+    END LOOP;
+END
+$$;
+
+-- fail_apply opens an apply that cannot be opened, as failed. It holds nothing: a gate must not become a stall.
+CREATE FUNCTION reconciler.fail_apply(owner uuid, term bigint, apply_id bigint, reason text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a reconciler.applies;
+BEGIN
+    PERFORM reconciler.fence_leader(fail_apply.owner, fail_apply.term);
+    SELECT * INTO a FROM reconciler.applies x WHERE x.id = fail_apply.apply_id AND x.opened_at IS NULL FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    DELETE FROM reconciler.operations o WHERE o.apply_id = a.id;
+    UPDATE reconciler.applies x SET state = 'failed', opened_at = clock_timestamp(), completed_at = clock_timestamp(),
+        error_message = format('it could not be opened, and its changes are applied as if there was none: %s', fail_apply.reason) WHERE x.id = a.id;
+    INSERT INTO reconciler.outbox (resource_id, dependency_id, image)
+    VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', reconciler.note_apply(a.id, 'state', fail_apply.reason, a.state, 'failed')));
+    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM pg_notify('reconciler_control', '');
+END
+$$;
+
+-- claim_operations opens the gates of a target whose turn has come, and takes over what a former owner had opened. It says
+-- which operations' objects are to be put into the queue now (each is said once in a term), for which an owner has to confirm
+-- that nothing is under way, and after how many seconds to ask again (negative: when somebody says so). An apply that
+-- somebody holds is left for the next time: a person's open transaction must not stop the target.
+CREATE FUNCTION reconciler.claim_operations(target_id integer, owner uuid, term bigint, patience interval) RETURNS TABLE (operation_ids bigint[], stopping_ids bigint[], again double precision)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    candidate bigint;
+    a reconciler.applies;
+    o reconciler.operations;
+    w record;
+    soonest timestamptz;
+BEGIN
+    PERFORM reconciler.fence(claim_operations.target_id, claim_operations.owner, claim_operations.term);
+    operation_ids := '{}'; stopping_ids := '{}';
+    FOR candidate IN SELECT x.apply_id FROM reconciler.operations x WHERE x.target_id = claim_operations.target_id AND NOT x.done ORDER BY x.apply_id LOOP
+        SELECT * INTO a FROM reconciler.applies x WHERE x.id = candidate FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            soonest := least(soonest, clock_timestamp() + interval '0.2 seconds');
+            CONTINUE;
+        END IF;
+        -- A statement of its own, after the lock: a stop that came first is seen.
+        SELECT * INTO o FROM reconciler.operations x WHERE x.apply_id = a.id AND x.target_id = claim_operations.target_id;
+        IF o.state = 'pending' THEN
+            SELECT * INTO w FROM reconciler.waiting(a, o, reconciler.front(a));
+            IF w.phase = 'next' THEN
+                UPDATE reconciler.operations x SET state = 'running', is_open = true, started_at = coalesce(x.started_at, clock_timestamp()), claims = x.claims + 1, term = claim_operations.term
+                WHERE x.id = o.id;
+                PERFORM reconciler.let_go(o.id, claim_operations.patience, true);
+                PERFORM reconciler.refresh_apply(a.id);
+                operation_ids := operation_ids || o.id;
+            ELSE
+                soonest := least(soonest, w.until);
+            END IF;
+        ELSIF o.state = 'stopping' THEN
+            stopping_ids := stopping_ids || o.id;
+        ELSIF o.is_open AND o.term IS DISTINCT FROM claim_operations.term THEN
+            -- A former owner's; or retried or released while it was open, which takes the term away.
+            UPDATE reconciler.operations x SET term = claim_operations.term WHERE x.id = o.id;
+            PERFORM reconciler.let_go(o.id, claim_operations.patience, o.term IS NULL);
+            operation_ids := operation_ids || o.id;
+        END IF;
+    END LOOP;
+    again := CASE WHEN soonest IS NULL THEN -1 ELSE greatest(extract(epoch FROM soonest - clock_timestamp()), 0.01) END;
+    RETURN NEXT;
+END
+$$;
+
+-- let_go ends the hold of an operation's objects. fresh: objects that failed or are blocked begin anew.
+CREATE FUNCTION reconciler.let_go(operation_id bigint, patience interval, fresh boolean) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+    UPDATE reconciler.ledger l SET state = 'pending', held_by = NULL, next_attempt_at = clock_timestamp() + patience,
+        attempts = CASE WHEN fresh THEN 0 ELSE l.attempts END, failed_hash = CASE WHEN fresh THEN NULL ELSE l.failed_hash END
+    FROM reconciler.tasks k
+    WHERE k.operation_id = let_go.operation_id AND k.governs AND l.target_id = k.target_id AND l.resource_id = k.resource_id AND l.key = k.key
+      AND (l.state = 'held' AND l.held_by = 'gate' OR fresh AND l.state IN ('failing', 'blocked'))
+$$;
+
+-- confirm_stops is how an owner says that no call of these operations is under way any more.
+CREATE FUNCTION reconciler.confirm_stops(target_id integer, owner uuid, term bigint, operation_ids bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    apply_ids bigint[] := ARRAY(SELECT DISTINCT o.apply_id FROM reconciler.operations o WHERE o.id = ANY (confirm_stops.operation_ids) ORDER BY 1);
+    one bigint;
+BEGIN
+    PERFORM reconciler.fence(confirm_stops.target_id, confirm_stops.owner, confirm_stops.term);
+    PERFORM FROM reconciler.applies a WHERE a.id = ANY (apply_ids) ORDER BY a.id FOR NO KEY UPDATE;
+    UPDATE reconciler.operations o SET state = 'stopped' WHERE o.id = ANY (confirm_stops.operation_ids) AND o.target_id = confirm_stops.target_id AND o.state = 'stopping';
+    FOREACH one IN ARRAY apply_ids LOOP
+        PERFORM reconciler.refresh_apply(one);
+    END LOOP;
+END
+$$;
+
+-- settle_tasks records what came of looks at objects that a task governs, in the statement of settle(). Verdicts: done, failed
+-- (a terminal error), attempt (it failed and will be tried again; the last one of the budget is failed). Only what is
+-- still pending counts, so that a call that was made again after a crash is charged once.
+-- Lookups by key, whatever the planner thinks of young tables.
+CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[], resource_ids integer[], keys text[], verdicts text[], errors text[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+#variable_conflict use_column
+DECLARE
+    apply_ids bigint[];
+    news      record;
+    one       bigint;
+BEGIN
+    PERFORM reconciler.fence(settle_tasks.target_id, settle_tasks.owner, settle_tasks.term);
+    apply_ids := ARRAY(SELECT DISTINCT o.apply_id FROM reconciler.operations o WHERE o.id = ANY (settle_tasks.operation_ids) ORDER BY 1);
+    PERFORM FROM reconciler.applies a WHERE a.id = ANY (apply_ids) ORDER BY a.id FOR NO KEY UPDATE;
+    WITH written AS (
+        UPDATE reconciler.tasks k SET
+            attempts = k.attempts + CASE WHEN n.verdict = 'done' THEN 0 ELSE 1 END,
+            state = CASE WHEN n.verdict = 'done' THEN 'completed' WHEN n.verdict = 'failed' OR k.attempts + 1 >= n.budget THEN 'failed' ELSE 'pending' END,
+            governs = n.verdict = 'attempt' AND k.attempts + 1 < n.budget,
+            settled_at = CASE WHEN n.verdict <> 'attempt' OR k.attempts + 1 >= n.budget THEN clock_timestamp() END,
+            error = CASE WHEN n.verdict <> 'done' THEN nullif(n.error, '') END
+        FROM (SELECT s.*, o.budget FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts, settle_tasks.errors) AS s(operation_id, resource_id, key, verdict, error)
+              JOIN reconciler.operations o ON o.id = s.operation_id AND o.target_id = settle_tasks.target_id) AS n
+        WHERE k.operation_id = n.operation_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.state = 'pending'
+        RETURNING k.operation_id, k.state, k.error, k.key
+    ), counted AS (
+        UPDATE reconciler.operations o SET completed = o.completed + w.completed, failed = o.failed + w.failed, error = coalesce(o.error, w.error)
+        FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'completed') AS completed, count(*) FILTER (WHERE x.state = 'failed') AS failed,
+                  (array_agg(format('%s: %s', x.key, coalesce(x.error, 'no reason known')) ORDER BY x.key) FILTER (WHERE x.state = 'failed'))[1] AS error
+              FROM written x GROUP BY 1) AS w
+        WHERE o.id = w.operation_id RETURNING w.failed AS fresh, o.state, o.tasks - o.completed - o.failed - o.superseded - o.cancelled AS pending
+    )
+    SELECT coalesce(bool_or(c.fresh > 0), false) AS failed, coalesce(bool_or(c.pending = 0), false) AS settled INTO news FROM counted c;
+    -- What was cancelled and let go has followed its row now.
+    UPDATE reconciler.tasks k SET governs = false
+    FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts) AS n(operation_id, resource_id, key, verdict)
+    WHERE k.operation_id = n.operation_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.state = 'cancelled' AND k.governs AND n.verdict <> 'attempt';
+    IF FOUND OR news.settled THEN
+        PERFORM reconciler.settle_operations(ARRAY(SELECT DISTINCT x FROM unnest(settle_tasks.operation_ids) AS x));
+    END IF;
+    IF news.failed OR news.settled THEN
+        FOREACH one IN ARRAY apply_ids LOOP
+            PERFORM reconciler.refresh_apply(one);
+        END LOOP;
+    END IF;
+END
+$$;
+
+-- forget_applies removes applies that ended so long ago and hold nothing, a few at once, and says how many.
+CREATE FUNCTION reconciler.forget_applies(older_than interval, most integer) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    n integer;
+BEGIN
+    DELETE FROM reconciler.applies a WHERE a.id IN (
+        SELECT x.id FROM reconciler.applies x WHERE x.completed_at < clock_timestamp() - older_than AND NOT EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = x.id AND NOT o.done)
+        ORDER BY x.id LIMIT most FOR UPDATE SKIP LOCKED);
+    GET DIAGNOSTICS n = ROW_COUNT;
+    RETURN n;
+END
+$$;
+
+-- leave_applies: a target that is forgotten takes no part in applies any more.
+CREATE FUNCTION reconciler.leave_applies() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    apply_ids bigint[] := ARRAY(SELECT DISTINCT o.apply_id FROM reconciler.operations o WHERE o.target_id = OLD.id AND NOT o.done ORDER BY 1);
+    one bigint;
+BEGIN
+    PERFORM FROM reconciler.applies a WHERE a.id = ANY (apply_ids) ORDER BY a.id FOR NO KEY UPDATE;
+    UPDATE reconciler.tasks k SET governs = false, state = CASE k.state WHEN 'pending' THEN 'cancelled' ELSE k.state END, settled_at = coalesce(k.settled_at, clock_timestamp())
+    FROM reconciler.operations o WHERE o.target_id = OLD.id AND NOT o.done AND k.operation_id = o.id AND k.governs;
+    UPDATE reconciler.operations o SET state = CASE WHEN o.completed_at IS NULL THEN 'cancelled' ELSE o.state END, is_open = false, done = true,
+        completed_at = coalesce(o.completed_at, clock_timestamp()), error = coalesce(o.error, 'its target was forgotten'),
+        cancelled = o.tasks - o.completed - o.failed - o.superseded
+    WHERE o.target_id = OLD.id AND NOT o.done;
+    FOREACH one IN ARRAY apply_ids LOOP
+        PERFORM reconciler.note_apply(one, 'target', 'it was forgotten', target => OLD.name);
+        PERFORM reconciler.refresh_apply(one);
+    END LOOP;
+    RETURN OLD;
+END
+$$;
+-- +goose StatementEnd
+CREATE TRIGGER leave_applies BEFORE DELETE ON reconciler.targets FOR EACH ROW EXECUTE FUNCTION reconciler.leave_applies();
+COMMENT ON FUNCTION reconciler.apply_objects IS 'Internal: the objects that outbox rows of an apply name.';
+COMMENT ON FUNCTION reconciler.open_lock IS 'Internal: advisory lock of whoever makes tasks govern objects.';
+COMMENT ON FUNCTION reconciler.open_apply IS 'Internal: the leader writes down operations and tasks of an apply.';
+COMMENT ON FUNCTION reconciler.supersede IS 'Internal: takes objects from older applies.';
+COMMENT ON FUNCTION reconciler.fail_apply IS 'Internal: gives up an apply that cannot be opened.';
+COMMENT ON FUNCTION reconciler.claim_operations IS 'Internal: an owner opens the gates whose turn has come.';
+COMMENT ON FUNCTION reconciler.let_go IS 'Internal: ends the hold of an operation''s objects.';
+COMMENT ON FUNCTION reconciler.confirm_stops IS 'Internal: an owner says that nothing of an operation is under way any more.';
+COMMENT ON FUNCTION reconciler.forget_applies IS 'Internal: removes applies that ended long ago.';
+COMMENT ON FUNCTION reconciler.settle_tasks IS 'Internal: an owner records what came of objects of an apply.';
+
+-- Commands. They take the apply's row and no target's: an order does not stand behind a busy target.
+-- +goose StatementBegin
+-- named_apply returns an apply, locked, or says which there are.
+CREATE FUNCTION reconciler.named_apply(apply_id bigint) RETURNS reconciler.applies
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a reconciler.applies;
+BEGIN
+    SELECT * INTO a FROM reconciler.applies x WHERE x.id = named_apply.apply_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no apply %', coalesce(named_apply.apply_id::text, 'NULL') USING ERRCODE = 'undefined_object',
+            HINT = coalesce((SELECT 'The newest: ' || string_agg(format('%s (%s)', n.id, n.title), ', ' ORDER BY n.id DESC) FROM (SELECT x.id, x.title FROM reconciler.applies x ORDER BY x.id DESC LIMIT 5) AS n),
+                'There is none yet: SELECT reconciler.begin_apply(...) in a transaction makes one of its changes.');
+    END IF;
+    RETURN a;
+END
+$$;
+
+-- refuse_apply says that a command does not fit the state of an apply, and what would work.
+CREATE FUNCTION reconciler.refuse_apply(a reconciler.applies, what text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION 'apply % is %, so it cannot be %', a.id, reconciler.apply_state_text(a), what USING ERRCODE = 'object_not_in_prerequisite_state', HINT = reconciler.apply_next(a);
+END
+$$;
+
+-- apply_state_text is the state in words: a wish that the state does not show yet is said as well.
+CREATE FUNCTION reconciler.apply_state_text(a reconciler.applies) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT a.state || CASE WHEN a.wish = 'cancel' AND a.completed_at IS NULL THEN ' (being cancelled)' WHEN a.wish = 'pause' AND a.state <> 'paused' AND a.completed_at IS NULL THEN ' (to be paused)'
+        WHEN a.wish = 'stop' AND a.state NOT IN ('stopping', 'stopped') AND a.completed_at IS NULL THEN ' (to be stopped)' ELSE '' END
+$$;
+
+-- apply_holds says how many objects an apply that has ended goes on holding.
+CREATE FUNCTION reconciler.apply_holds(apply_id bigint) RETURNS bigint
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(sum(o.tasks - o.completed - o.failed - o.superseded), 0)::bigint FROM reconciler.operations o
+    WHERE o.apply_id = apply_holds.apply_id AND o.state IN ('halted', 'cancelled') AND NOT o.is_open AND NOT o.done
+$$;
+
+-- apply_next is the one thing to do next about an apply.
+CREATE FUNCTION reconciler.apply_next(a reconciler.applies) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    holds bigint;
+    one   record;
+BEGIN
+    IF a.completed_at IS NOT NULL AND a.opened_at IS NOT NULL THEN
+        holds := reconciler.apply_holds(a.id);
+        RETURN CASE a.state WHEN 'completed' THEN 'Nothing: it is everywhere.'
+            WHEN 'failed' THEN format('Mend it, then try what failed again: %s Or correct the rows, as a new apply.', reconciler.apply_call('retry', a.id))
+            ELSE 'Nothing more comes of it.' END
+            || CASE WHEN holds > 0 THEN format(' %s %s what the target has; to let them follow their rows: %s', reconciler.counted(holds, 'object'),
+                CASE WHEN holds = 1 THEN 'keeps' ELSE 'keep' END, reconciler.apply_call('release', a.id)) ELSE '' END;
+    END IF;
+    IF a.wish = 'stop' THEN
+        RETURN 'To go on: ' || reconciler.apply_call('start', a.id);
+    ELSIF a.state = 'paused' OR a.wish = 'pause' THEN
+        RETURN 'To go on: ' || reconciler.apply_call('release', a.id);
+    ELSIF a.wish = 'cancel' THEN
+        RETURN 'It ends when calls that are on their way have ended.';
+    ELSIF a.opened_at IS NULL THEN
+        RETURN 'Wait: the leader is writing down its objects. ' || coalesce(reconciler.leader_text(), '');
+    END IF;
+    SELECT o.target, w.phase, w.detail INTO one FROM reconciler.operations o CROSS JOIN LATERAL reconciler.waiting(a, o, reconciler.front(a)) AS w
+    WHERE o.apply_id = a.id AND o.completed_at IS NULL ORDER BY o.state <> 'running', o.ordinal, o.target LIMIT 1;
+    RETURN format('Wait: %s %s, %s.', one.target, one.phase, rtrim(one.detail, '.'));
+END
+$$;
+
+CREATE FUNCTION reconciler.apply_pause(apply bigint, reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a reconciler.applies := reconciler.named_apply(apply);
+BEGIN
+    IF a.completed_at IS NULL AND a.wish = 'pause' THEN
+        RETURN format('apply %s is paused already', a.id);
+    ELSIF a.completed_at IS NOT NULL OR a.wish <> 'run' THEN
+        PERFORM reconciler.refuse_apply(a, 'paused');
+    END IF;
+    UPDATE reconciler.applies x SET wish = 'pause' WHERE x.id = a.id;
+    PERFORM reconciler.note_apply(a.id, 'pause', reason);
+    PERFORM reconciler.refresh_apply(a.id);
+    RETURN format('apply %s starts in no further target, until %s', a.id, reconciler.apply_call('release', a.id));
+END
+$$;
+
+CREATE FUNCTION reconciler.apply_stop(apply bigint, reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a reconciler.applies := reconciler.named_apply(apply);
+    state text;
+BEGIN
+    IF a.completed_at IS NULL AND a.wish = 'stop' THEN
+        RETURN format('apply %s is %s already', a.id, CASE a.state WHEN 'stopping' THEN 'stopping' ELSE 'stopped' END);
+    ELSIF a.completed_at IS NOT NULL OR a.wish = 'cancel' THEN
+        PERFORM reconciler.refuse_apply(a, 'stopped');
+    END IF;
+    UPDATE reconciler.applies x SET wish = 'stop' WHERE x.id = a.id;
+    PERFORM reconciler.close_gates(a.id);
+    PERFORM reconciler.note_apply(a.id, 'stop', reason);
+    state := reconciler.refresh_apply(a.id);
+    RETURN format('apply %s is %s, until %s', a.id, CASE state WHEN 'stopping' THEN 'stopping: calls that are on their way end' ELSE 'stopped' END, reconciler.apply_call('start', a.id));
+END
+$$;
+
+-- close_gates closes the gates of what runs. The target's owner says when its last call has ended; without an owner there
+-- is none: calls end before their lease does.
+CREATE FUNCTION reconciler.close_gates(apply_id bigint) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    UPDATE reconciler.operations o SET is_open = false,
+        state = CASE WHEN EXISTS (SELECT FROM reconciler.targets t WHERE t.id = o.target_id AND t.owner IS NOT NULL AND t.lease_until > clock_timestamp()) THEN 'stopping' ELSE 'stopped' END
+    WHERE o.apply_id = close_gates.apply_id AND o.state = 'running'
+$$;
+
+CREATE FUNCTION reconciler.apply_start(apply bigint, reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a reconciler.applies := reconciler.named_apply(apply);
+BEGIN
+    IF a.completed_at IS NULL AND a.wish = 'run' AND a.state <> 'paused' THEN
+        RETURN format('apply %s is %s already', a.id, a.state);
+    ELSIF a.completed_at IS NOT NULL OR a.wish <> 'stop' THEN
+        PERFORM reconciler.refuse_apply(a, 'started');
+    END IF;
+    UPDATE reconciler.applies x SET wish = 'run' WHERE x.id = a.id;
+    UPDATE reconciler.operations o SET state = 'running', is_open = true, term = NULL WHERE o.apply_id = a.id AND o.state = 'stopping';
+    UPDATE reconciler.operations o SET state = 'pending' WHERE o.apply_id = a.id AND o.state = 'stopped';
+    PERFORM reconciler.note_apply(a.id, 'start', reason);
+    RETURN format('apply %s goes on, it is %s', a.id, reconciler.refresh_apply(a.id));
+END
+$$;
+
+-- apply_release lets a paused apply go on; of one that has ended it lets go of the objects that it still holds.
+CREATE FUNCTION reconciler.apply_release(apply bigint, reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a     reconciler.applies := reconciler.named_apply(apply);
+    holds bigint;
+BEGIN
+    IF a.completed_at IS NOT NULL THEN
+        holds := reconciler.apply_holds(a.id);
+        IF holds = 0 THEN
+            RETURN format('apply %s is %s and holds nothing', a.id, a.state);
+        END IF;
+        UPDATE reconciler.operations o SET is_open = true, term = NULL WHERE o.apply_id = a.id AND o.state IN ('halted', 'cancelled') AND NOT o.done;
+        PERFORM reconciler.note_apply(a.id, 'release', reason);
+        PERFORM pg_notify('reconciler_control', '');
+        RETURN format('%s of apply %s %s rows again', reconciler.counted(holds, 'object'), a.id, CASE WHEN holds = 1 THEN 'follows its' ELSE 'follow their' END);
+    ELSIF a.wish IN ('stop', 'cancel') THEN
+        PERFORM reconciler.refuse_apply(a, 'released');
+    ELSIF a.wish = 'run' AND a.state <> 'paused' THEN
+        RETURN format('apply %s is %s, and nothing pauses it', a.id, a.state);
+    END IF;
+    -- Whoever lets a paused one go on has seen what failed.
+    UPDATE reconciler.applies x SET wish = 'run', released = x.released OR x.state = 'paused' AND x.error_message IS NOT NULL WHERE x.id = a.id;
+    PERFORM reconciler.note_apply(a.id, 'release', reason);
+    RETURN format('apply %s goes on, it is %s', a.id, reconciler.refresh_apply(a.id));
+END
+$$;
+
+-- apply_cancel ends an apply for good. What it has not reached keeps what it has: nothing rolls out because somebody gave up.
+CREATE FUNCTION reconciler.apply_cancel(apply bigint, reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a     reconciler.applies := reconciler.named_apply(apply);
+    state text;
+    holds bigint;
+BEGIN
+    IF a.wish = 'cancel' THEN
+        RETURN format('apply %s is cancelled already', a.id);
+    ELSIF a.completed_at IS NOT NULL THEN
+        PERFORM reconciler.refuse_apply(a, 'cancelled');
+    END IF;
+    UPDATE reconciler.applies x SET wish = 'cancel' WHERE x.id = a.id;
+    PERFORM reconciler.close_gates(a.id);
+    PERFORM reconciler.note_apply(a.id, 'cancel', reason);
+    state := reconciler.refresh_apply(a.id);
+    holds := reconciler.apply_holds(a.id);
+    RETURN format('apply %s is %s', a.id, CASE state WHEN 'stopping' THEN 'cancelled as soon as calls that are on their way have ended' ELSE 'cancelled' END)
+        || CASE WHEN holds > 0 THEN format('; %s not reached, until %s', reconciler.counted(holds, 'object'), reconciler.apply_call('release', a.id)) ELSE '' END;
+END
+$$;
+
+-- apply_retry tries again what failed, in one target or all, with a fresh budget; what a halt kept from starting gets its
+-- turn. An object that a newer apply has by now is that one's.
+CREATE FUNCTION reconciler.apply_retry(apply bigint, target text DEFAULT NULL, reason text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    a   reconciler.applies;
+    ids bigint[];
+    n   bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(reconciler.open_lock());
+    a := reconciler.named_apply(apply);
+    IF apply_retry.target IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target = apply_retry.target) THEN
+        RAISE EXCEPTION 'apply % has nothing to do with target %', a.id, quote_literal(apply_retry.target) USING ERRCODE = 'undefined_object',
+            HINT = 'Its targets: ' || coalesce((SELECT string_agg(o.target, ', ' ORDER BY o.ordinal, o.target) FROM reconciler.operations o WHERE o.apply_id = a.id), 'none');
+    ELSIF a.wish IN ('stop', 'cancel') OR a.state IN ('completed', 'cancelled') THEN
+        PERFORM reconciler.refuse_apply(a, 'tried again');
+    END IF;
+    ids := ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target_id IS NOT NULL
+        AND o.failed > 0 AND o.state IN ('failed', 'running') AND (apply_retry.target IS NULL OR o.target = apply_retry.target));
+    IF ids = '{}' THEN
+        RETURN format('nothing of apply %s has failed%s', a.id, ' in ' || apply_retry.target);
+    END IF;
+    WITH again AS (
+        UPDATE reconciler.tasks k SET attempts = 0, error = NULL, state = CASE WHEN newer.found THEN 'superseded' ELSE 'pending' END, governs = NOT newer.found,
+            settled_at = CASE WHEN newer.found THEN k.settled_at END
+        FROM (SELECT f.operation_id, f.resource_id, f.key, EXISTS (SELECT FROM reconciler.tasks g WHERE g.target_id = f.target_id AND g.resource_id = f.resource_id AND g.key = f.key AND g.seq > f.seq) AS found
+              FROM reconciler.tasks f WHERE f.operation_id = ANY (ids) AND f.state = 'failed' AND octet_length(f.key) <= 2000) AS newer
+        WHERE k.operation_id = newer.operation_id AND k.resource_id = newer.resource_id AND k.key = newer.key
+        RETURNING k.operation_id, k.state
+    ), counted AS (
+        SELECT g.operation_id, count(*) AS n, count(*) FILTER (WHERE g.state = 'superseded') AS superseded FROM again g GROUP BY 1
+    ), written AS (
+        UPDATE reconciler.operations o SET failed = o.failed - c.n, superseded = o.superseded + c.superseded, error = NULL,
+            state = CASE o.state WHEN 'failed' THEN 'pending' ELSE o.state END, is_open = o.state = 'running', term = NULL, done = false, completed_at = NULL
+        FROM counted c WHERE o.id = c.operation_id RETURNING c.n
+    )
+    SELECT coalesce(sum(w.n), 0) INTO n FROM written w;
+    UPDATE reconciler.operations o SET state = 'pending', is_open = false, done = false, error = NULL, completed_at = NULL WHERE o.apply_id = a.id AND o.state = 'halted';
+    PERFORM reconciler.note_apply(a.id, 'retry', reason, target => apply_retry.target);
+    PERFORM reconciler.settle_operations(ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id));
+    RETURN format('%s of apply %s to be tried again, it is %s', reconciler.counted(n, 'object'), a.id, reconciler.refresh_apply(a.id));
+END
+$$;
+
+-- apply_wait returns when the apply has ended, when only a person can make it go on, or at the timeout.
+CREATE FUNCTION reconciler.apply_wait(apply bigint, timeout interval DEFAULT '30 seconds') RETURNS TABLE (state text, error text, next text, timed_out boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    deadline timestamptz := clock_timestamp() + coalesce(timeout, interval '30 seconds');
+    a reconciler.applies;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'apply_wait() sees nothing new in a % transaction, so it would wait in vain', upper(current_setting('transaction_isolation'))
+            USING ERRCODE = 'object_not_in_prerequisite_state', HINT = 'Call it by itself, without BEGIN.';
+    END IF;
+    LOOP
+        SELECT * INTO a FROM reconciler.applies x WHERE x.id = apply_wait.apply;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'there is no apply %', coalesce(apply_wait.apply::text, 'NULL') USING ERRCODE = 'undefined_object';
+        END IF;
+        timed_out := a.state NOT IN ('completed', 'failed', 'cancelled', 'paused', 'stopped');
+        EXIT WHEN NOT timed_out OR clock_timestamp() >= deadline;
+        PERFORM pg_sleep(least(0.02, extract(epoch FROM deadline - clock_timestamp())));
+    END LOOP;
+    state := a.state; error := a.error_message; next := reconciler.apply_next(a);
+    RETURN NEXT;
+END
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.named_apply IS 'Internal: an apply by its number, locked; the error names the newest.';
+COMMENT ON FUNCTION reconciler.refuse_apply IS 'Internal: refuses a command, and says what would work.';
+COMMENT ON FUNCTION reconciler.apply_state_text IS 'Internal: the state of an apply in words.';
+COMMENT ON FUNCTION reconciler.apply_holds IS 'Internal: how many objects an apply that has ended holds.';
+COMMENT ON FUNCTION reconciler.apply_next IS 'Internal: what to do next about an apply.';
+COMMENT ON FUNCTION reconciler.close_gates IS 'Internal: closes the gates of running operations.';
+COMMENT ON FUNCTION reconciler.apply_pause IS 'Has an apply start in no further target until apply_release(). What runs ends.';
+COMMENT ON FUNCTION reconciler.apply_stop IS 'Stops an apply, also where it runs: calls that are on their way end, no other begins, until apply_start().';
+COMMENT ON FUNCTION reconciler.apply_start IS 'Ends apply_stop().';
+COMMENT ON FUNCTION reconciler.apply_release IS 'Lets a paused apply go on. One that failed or was cancelled it makes let go of the objects that it still holds.';
+COMMENT ON FUNCTION reconciler.apply_cancel IS 'Ends an apply for good. Objects that it has not reached keep what they have until apply_release() or a newer apply.';
+COMMENT ON FUNCTION reconciler.apply_retry IS 'Tries again what failed of an apply, in one target or all, with fresh attempts; what a halt kept from starting gets its turn.';
+COMMENT ON FUNCTION reconciler.apply_wait IS 'Returns one row as soon as an apply has ended, or only a person can make it go on; else at the timeout.';
+
+CREATE VIEW reconciler.apply_status AS
+SELECT a.id, a.title, a.state, a.strategy, a.on_failure, n.targets, n.targets_done, n.tasks, n.completed, n.failed, n.superseded,
+    n.tasks - n.completed - n.failed - n.superseded - n.cancelled AS pending, a.error_message AS error, reconciler.apply_next(a) AS next,
+    a.created_by, a.created_at, a.started_at, a.completed_at, a.labels, a.version
+FROM reconciler.applies a CROSS JOIN LATERAL (
+    SELECT count(*) AS targets, count(*) FILTER (WHERE o.completed_at IS NOT NULL) AS targets_done, coalesce(sum(o.tasks), 0)::bigint AS tasks, coalesce(sum(o.completed), 0)::bigint AS completed,
+        coalesce(sum(o.failed), 0)::bigint AS failed, coalesce(sum(o.superseded), 0)::bigint AS superseded, coalesce(sum(o.cancelled), 0)::bigint AS cancelled
+    FROM reconciler.operations o WHERE o.apply_id = a.id) AS n;
+COMMENT ON VIEW reconciler.apply_status IS 'One row for each apply: is it out, where not, and what to do next.';
+COMMENT ON COLUMN reconciler.apply_status.state IS 'pending, running, degraded (running, and something has failed), paused (waits for a person), stopping, stopped, completed, failed, cancelled.';
+COMMENT ON COLUMN reconciler.apply_status.targets_done IS 'Targets where nothing more comes of it.';
+COMMENT ON COLUMN reconciler.apply_status.tasks IS 'Objects in all targets.';
+COMMENT ON COLUMN reconciler.apply_status.error IS 'The first target in order that failed, and why.';
+COMMENT ON COLUMN reconciler.apply_status.version IS 'Grows with each change of state and each command.';
+
+CREATE VIEW reconciler.apply_targets AS
+SELECT a.id AS apply, o.target, o.ordinal, o.state, w.phase, w.detail, w.until, o.tasks, o.completed, o.failed, o.superseded,
+    o.tasks - o.completed - o.failed - o.superseded - o.cancelled AS pending, o.claims, o.started_at, o.completed_at
+FROM reconciler.applies a CROSS JOIN LATERAL (SELECT reconciler.front(a) AS front OFFSET 0) AS f
+JOIN reconciler.operations o ON o.apply_id = a.id CROSS JOIN LATERAL reconciler.waiting(a, o, f.front) AS w;
+COMMENT ON VIEW reconciler.apply_targets IS 'Applies by target: how far each is, and what it waits for.';
+COMMENT ON COLUMN reconciler.apply_targets.ordinal IS 'Place in the order of the rollout; those of one wave have the same.';
+COMMENT ON COLUMN reconciler.apply_targets.phase IS 'Like state, more exactly: opening, waiting, soaking, paused or next for a pending one, retrying for one that runs and has only failing objects left.';
+COMMENT ON COLUMN reconciler.apply_targets.until IS 'When it goes on by itself.';
+
+CREATE VIEW reconciler.apply_tasks AS
+SELECT o.apply_id AS apply, o.target, r.name AS resource, k.key, k.state, k.attempts, k.error, k.revision, k.settled_at, k.governs AND NOT o.is_open AS held
+FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id LEFT JOIN reconciler.resources r ON r.id = k.resource_id;
+COMMENT ON VIEW reconciler.apply_tasks IS 'Applies by object.';
+COMMENT ON COLUMN reconciler.apply_tasks.state IS 'pending, completed, failed (a terminal error, or too many attempts), superseded (a newer apply changed the object), cancelled.';
+COMMENT ON COLUMN reconciler.apply_tasks.held IS 'The object keeps what it has while its target waits for its turn.';
+
+-- +goose StatementBegin
+-- gate_text says which apply holds an object.
+CREATE FUNCTION reconciler.gate_text(l reconciler.ledger) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce((SELECT CASE WHEN a.completed_at IS NULL THEN format('waits for its turn in apply %s (%s)', a.id, a.title)
+            ELSE format('apply %s (%s) is %s and had not reached it; %s', a.id, a.title, a.state, reconciler.apply_call('release', a.id)) END
+        FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id JOIN reconciler.applies a ON a.id = o.apply_id
+        WHERE k.target_id = l.target_id AND k.resource_id = l.resource_id AND k.key = l.key AND k.governs), 'waits for its turn in a rollout')
+$$;
+
+-- gate_moves says whether an object that an apply holds may be let go without a person.
+CREATE FUNCTION reconciler.gate_moves(l reconciler.ledger) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NOT EXISTS (SELECT FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id JOIN reconciler.applies a ON a.id = o.apply_id
+        WHERE k.target_id = l.target_id AND k.resource_id = l.resource_id AND k.key = l.key AND k.governs AND NOT o.is_open
+          AND (a.completed_at IS NOT NULL OR a.state IN ('paused', 'stopped')))
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.gate_moves IS 'Internal: whether waiting can help an object that an apply holds.';
+COMMENT ON FUNCTION reconciler.gate_text IS 'Internal: which apply holds an object.';
+
+-- A kind of role for those who write tracked tables and begin applies, and need nothing else of reconciler.
+ALTER TABLE reconciler.grants DROP CONSTRAINT grants_kind_check, ADD CONSTRAINT grants_kind_check CHECK (kind IN ('viewer', 'operator', 'writer', 'runtime', 'definer'));
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked_at timestamptz) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM reconciler.targets t
+        WHERE t.configured AND (only_target IS NULL OR t.name = only_target) AND (
+            t.cursor_revision IS NULL OR t.cursor_revision < still_moving.revision
+            OR EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.state IN ('requested', 'running') AND reconciler.awaited(s, asked_at))
+            OR t.paused_at IS NULL AND (
+                EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
+                        AND (l.applied_revision < still_moving.revision OR l.desired_revision <= still_moving.revision OR l.applied_revision IS NULL))
+                OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')
+                        AND (l.held_by <> 'gate' OR reconciler.gate_moves(l))))))
+$$;
+
+CREATE OR REPLACE FUNCTION reconciler.reason(l reconciler.ledger, t reconciler.targets, resource text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE l.state
+        WHEN 'pending' THEN CASE WHEN l.wanted THEN 'waits for its turn' ELSE 'its delete waits for its turn' END
+            || CASE WHEN l.next_attempt_at > clock_timestamp() THEN format(', not before %s', date_trunc('second', l.next_attempt_at)) ELSE '' END
+        WHEN 'failing' THEN format('attempt %s to %s it failed: %s; next attempt at %s', l.attempts, CASE WHEN l.wanted THEN 'apply' ELSE 'delete' END,
+            coalesce(l.last_error, 'no reason known'), date_trunc('second', l.next_attempt_at))
+        WHEN 'blocked' THEN format('cannot be %s: %s; waits for a change of its row, or %s', CASE WHEN l.wanted THEN 'applied' ELSE 'deleted' END,
+            coalesce(l.last_error, 'no reason known'), reconciler.quote_call('retry', ARRAY[t.name, resource, l.key]))
+        WHEN 'held' THEN CASE l.held_by
+            WHEN 'pause' THEN coalesce('target is ' || reconciler.pause_text(t) || '; ' || reconciler.quote_call('resume', ARRAY[t.name]), 'held since a pause that is over; ' || reconciler.quote_call('resume', ARRAY[t.name]))
+            WHEN 'guard' THEN coalesce('the guard holds its delete: ' || reconciler.guard_text(t), 'the guard holds its delete; ' || reconciler.quote_call('approve', ARRAY[t.name]))
+            WHEN 'sync' THEN 'its delete waits until the running sync has counted all deletes'
+            WHEN 'batch' THEN 'its delete waits until all deletes of one change are counted'
+            ELSE reconciler.gate_text(l)
+        END
+    END
+$$;
+
+CREATE OR REPLACE FUNCTION reconciler.rights(kind text) RETURNS TABLE (class text, object text, privilege text, columns text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH relations AS (
+        SELECT c.oid, c.oid::regclass::text AS object, c.relname, c.relkind, c.relname LIKE 'desired\_%' AS desired, c.relname IN ('grants', 'goose_db_version') AS administrative
+        FROM pg_class c WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+    ), functions AS (
+        SELECT p.oid::regprocedure::text AS object, p.proname, p.provolatile,
+            -- Generated functions are called by their owner's triggers alone.
+            CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
+                 WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release',
+                     'apply_pause', 'apply_stop', 'apply_start', 'apply_release', 'apply_cancel', 'apply_retry') THEN 'order'
+                 WHEN p.proname = 'begin_apply' THEN 'begin'
+                 WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify') THEN 'define'
+                 WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for', 'apply_wait') THEN 'look'
+                 ELSE 'internal' END AS purpose
+        FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace
+    )
+    SELECT 'SCHEMA', 'reconciler', p, NULL FROM unnest(CASE WHEN rights.kind = 'definer' THEN '{USAGE,CREATE}'::text[] ELSE '{USAGE}' END) AS p
+    UNION ALL
+    SELECT 'TABLE', r.object, 'SELECT', CASE WHEN r.desired AND rights.kind <> 'runtime' THEN
+        (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0 AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%')) END
+    FROM relations r WHERE rights.kind <> 'writer'
+    UNION ALL
+    SELECT 'TABLE', r.object, p, NULL FROM relations r, unnest('{INSERT,UPDATE,DELETE}'::text[]) AS p
+    WHERE rights.kind = 'runtime' AND r.relkind <> 'v' AND NOT r.administrative
+    UNION ALL
+    SELECT 'TABLE', r.object, 'TRUNCATE', NULL FROM relations r WHERE rights.kind = 'runtime' AND (r.relname ~ '^outbox(_[0-3])?$' AND r.relkind <> 'v' OR r.relname = 'ticks')
+    UNION ALL
+    SELECT 'TABLE', 'reconciler.' || d.name, d.privilege, NULL
+    FROM (VALUES ('resources', 'INSERT'), ('resources', 'UPDATE'), ('resources', 'DELETE'), ('dependencies', 'INSERT'), ('dependencies', 'UPDATE'), ('dependencies', 'DELETE'),
+                 ('outbox', 'INSERT'), ('ledger', 'UPDATE'), ('ledger', 'DELETE')) AS d(name, privilege)
+    WHERE rights.kind = 'definer'
+    UNION ALL
+    SELECT 'SEQUENCE', 'reconciler.outbox_seq', p, NULL
+    FROM unnest(CASE rights.kind WHEN 'runtime' THEN '{USAGE,SELECT,UPDATE}'::text[] WHEN 'definer' THEN '{USAGE}' END) AS p
+    UNION ALL
+    SELECT 'FUNCTION', f.object, 'EXECUTE', NULL FROM functions f
+    WHERE f.purpose = ANY (CASE rights.kind WHEN 'viewer' THEN '{look}'::text[] WHEN 'operator' THEN '{look,order,begin}'
+        WHEN 'runtime' THEN '{look,order,begin,internal}' WHEN 'writer' THEN '{begin}' ELSE '{look,define,begin,internal}' END)
+$$;
+
+CREATE OR REPLACE FUNCTION reconciler.check_grant(role_name name, kind text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    owner oid := (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'reconciler');
+BEGIN
+    IF NOT pg_has_role(owner, 'USAGE') THEN
+        RAISE EXCEPTION 'role % may not grant rights on reconciler', quote_ident(current_user) USING ERRCODE = 'insufficient_privilege',
+            HINT = format('Only %s, the owner of the schema, may.', quote_ident(pg_get_userbyid(owner)));
+    END IF;
+    IF check_grant.kind IS NULL OR check_grant.kind NOT IN ('viewer', 'operator', 'writer', 'runtime', 'definer') THEN
+        RAISE EXCEPTION 'no kind of role is called %', quote_nullable(check_grant.kind) USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Kinds: viewer (reads), operator (pause, retry, approve, ...), writer (begin_apply), runtime (the daemon), definer (track)';
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = check_grant.role_name) THEN
+        RAISE EXCEPTION 'no role is named %', quote_nullable(check_grant.role_name) USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE makes one.';
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+
+-- Functions are for the roles that grant() names, not for everybody.
+SELECT reconciler.regrant();
+
+-- +goose Down
+-- +goose StatementBegin
+CREATE OR REPLACE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked_at timestamptz) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT EXISTS (
+        SELECT FROM reconciler.targets t
+        WHERE t.configured AND (only_target IS NULL OR t.name = only_target) AND (
+            t.cursor_revision IS NULL OR t.cursor_revision < still_moving.revision
+            OR EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.state IN ('requested', 'running') AND reconciler.awaited(s, asked_at))
+            OR t.paused_at IS NULL AND (
+                EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
+                        AND (l.applied_revision < still_moving.revision OR l.desired_revision <= still_moving.revision OR l.applied_revision IS NULL))
+                OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')))))
+$$;
+
+CREATE OR REPLACE FUNCTION reconciler.reason(l reconciler.ledger, t reconciler.targets, resource text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE l.state
+        WHEN 'pending' THEN CASE WHEN l.wanted THEN 'waits for its turn' ELSE 'its delete waits for its turn' END
+            || CASE WHEN l.next_attempt_at > clock_timestamp() THEN format(', not before %s', date_trunc('second', l.next_attempt_at)) ELSE '' END
+        WHEN 'failing' THEN format('attempt %s to %s it failed: %s; next attempt at %s', l.attempts, CASE WHEN l.wanted THEN 'apply' ELSE 'delete' END,
+            coalesce(l.last_error, 'no reason known'), date_trunc('second', l.next_attempt_at))
+        WHEN 'blocked' THEN format('cannot be %s: %s; waits for a change of its row, or %s', CASE WHEN l.wanted THEN 'applied' ELSE 'deleted' END,
+            coalesce(l.last_error, 'no reason known'), reconciler.quote_call('retry', ARRAY[t.name, resource, l.key]))
+        WHEN 'held' THEN CASE l.held_by
+            WHEN 'pause' THEN coalesce('target is ' || reconciler.pause_text(t) || '; ' || reconciler.quote_call('resume', ARRAY[t.name]), 'held since a pause that is over; ' || reconciler.quote_call('resume', ARRAY[t.name]))
+            WHEN 'guard' THEN coalesce('the guard holds its delete: ' || reconciler.guard_text(t), 'the guard holds its delete; ' || reconciler.quote_call('approve', ARRAY[t.name]))
+            WHEN 'sync' THEN 'its delete waits until the running sync has counted all deletes'
+            WHEN 'batch' THEN 'its delete waits until all deletes of one change are counted'
+            ELSE 'waits for its turn in a rollout'
+        END
+    END
+$$;
+
+CREATE OR REPLACE FUNCTION reconciler.rights(kind text) RETURNS TABLE (class text, object text, privilege text, columns text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH relations AS (
+        SELECT c.oid, c.oid::regclass::text AS object, c.relname, c.relkind, c.relname LIKE 'desired\_%' AS desired, c.relname IN ('grants', 'goose_db_version') AS administrative
+        FROM pg_class c WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind IN ('r', 'p', 'v')
+    ), functions AS (
+        SELECT p.oid::regprocedure::text AS object, p.proname, p.provolatile,
+            -- Generated functions are called by their owner's triggers alone.
+            CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
+                 WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release') THEN 'order'
+                 WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify') THEN 'define'
+                 WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for') THEN 'look'
+                 ELSE 'internal' END AS purpose
+        FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace
+    )
+    SELECT 'SCHEMA', 'reconciler', p, NULL FROM unnest(CASE WHEN rights.kind = 'definer' THEN '{USAGE,CREATE}'::text[] ELSE '{USAGE}' END) AS p
+    UNION ALL
+    SELECT 'TABLE', r.object, 'SELECT', CASE WHEN r.desired AND rights.kind <> 'runtime' THEN
+        (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0 AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%')) END
+    FROM relations r
+    UNION ALL
+    SELECT 'TABLE', r.object, p, NULL FROM relations r, unnest('{INSERT,UPDATE,DELETE}'::text[]) AS p
+    WHERE rights.kind = 'runtime' AND r.relkind <> 'v' AND NOT r.administrative
+    UNION ALL
+    SELECT 'TABLE', r.object, 'TRUNCATE', NULL FROM relations r WHERE rights.kind = 'runtime' AND (r.relname ~ '^outbox(_[0-3])?$' AND r.relkind <> 'v' OR r.relname = 'ticks')
+    UNION ALL
+    SELECT 'TABLE', 'reconciler.' || d.name, d.privilege, NULL
+    FROM (VALUES ('resources', 'INSERT'), ('resources', 'UPDATE'), ('resources', 'DELETE'), ('dependencies', 'INSERT'), ('dependencies', 'UPDATE'), ('dependencies', 'DELETE'),
+                 ('outbox', 'INSERT'), ('ledger', 'UPDATE'), ('ledger', 'DELETE')) AS d(name, privilege)
+    WHERE rights.kind = 'definer'
+    UNION ALL
+    SELECT 'SEQUENCE', 'reconciler.outbox_seq', p, NULL
+    FROM unnest(CASE rights.kind WHEN 'runtime' THEN '{USAGE,SELECT,UPDATE}'::text[] WHEN 'definer' THEN '{USAGE}' END) AS p
+    UNION ALL
+    SELECT 'FUNCTION', f.object, 'EXECUTE', NULL FROM functions f
+    WHERE f.purpose = ANY (CASE rights.kind WHEN 'viewer' THEN '{look}'::text[] WHEN 'operator' THEN '{look,order}' WHEN 'runtime' THEN '{look,order,internal}' ELSE '{look,define,internal}' END)
+$$;
+
+CREATE OR REPLACE FUNCTION reconciler.check_grant(role_name name, kind text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    owner oid := (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'reconciler');
+BEGIN
+    IF NOT pg_has_role(owner, 'USAGE') THEN
+        RAISE EXCEPTION 'role % may not grant rights on reconciler', quote_ident(current_user) USING ERRCODE = 'insufficient_privilege',
+            HINT = format('Only %s, the owner of the schema, may.', quote_ident(pg_get_userbyid(owner)));
+    END IF;
+    IF check_grant.kind IS NULL OR check_grant.kind NOT IN ('viewer', 'operator', 'runtime', 'definer') THEN
+        RAISE EXCEPTION 'no kind of role is called %', quote_nullable(check_grant.kind) USING ERRCODE = 'invalid_parameter_value',
+            HINT = 'Kinds: viewer (reads), operator (pause, retry, approve, ...), runtime (the daemon), definer (track)';
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = check_grant.role_name) THEN
+        RAISE EXCEPTION 'no role is named %', quote_nullable(check_grant.role_name) USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE makes one.';
+    END IF;
+END
+$$;
+-- +goose StatementEnd
+-- What applies held follows its rows again.
+UPDATE reconciler.ledger SET state = 'pending', held_by = NULL, next_attempt_at = clock_timestamp() WHERE state = 'held' AND held_by = 'gate';
+DELETE FROM reconciler.grants WHERE kind = 'writer';
+ALTER TABLE reconciler.grants DROP CONSTRAINT grants_kind_check, ADD CONSTRAINT grants_kind_check CHECK (kind IN ('viewer', 'operator', 'runtime', 'definer'));
+DROP VIEW reconciler.apply_tasks, reconciler.apply_targets, reconciler.apply_status;
+DROP TRIGGER leave_applies ON reconciler.targets;
+DROP FUNCTION reconciler.gate_moves, reconciler.gate_text, reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
+    reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
+    reconciler.leave_applies, reconciler.forget_applies, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
+    reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
+    reconciler.waiting, reconciler.front, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_apply;
+DROP TYPE reconciler.apply_front;
+DROP TABLE reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;
+DROP FUNCTION reconciler.keep_log;

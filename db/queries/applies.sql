@@ -1,0 +1,34 @@
+-- name: AppliesUnopened :many
+-- Applies whose tasks are not written down yet, those first that were begun to be.
+SELECT id, xid FROM reconciler.applies WHERE opened_at IS NULL ORDER BY opened_seq > 0 DESC, id;
+
+-- name: AppliesToOpen :many
+-- Those of them whose changes are all before a snapshot.
+SELECT id FROM reconciler.applies WHERE opened_at IS NULL AND pg_visible_in_snapshot(xid, sqlc.arg(snapshot)::text::pg_snapshot) ORDER BY opened_seq > 0 DESC, id;
+
+-- name: ApplyExpanded :exec
+-- The outbox rows that this transaction writes belong to an apply.
+UPDATE reconciler.applies SET xids = xids || pg_current_xact_id() WHERE id = sqlc.arg(id)::bigint AND opened_at IS NULL;
+
+-- name: ApplyOpen :one
+SELECT reconciler.open_apply(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(id)::bigint, sqlc.arg(revision)::bigint, sqlc.arg(max_rows)::int)::boolean AS open;
+
+-- name: ApplyFail :exec
+SELECT reconciler.fail_apply(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(id)::bigint, sqlc.arg(reason)::text);
+
+-- name: AppliesForget :one
+SELECT reconciler.forget_applies(sqlc.arg(older_than)::interval, sqlc.arg(most)::int)::int AS forgotten;
+
+-- name: OperationsClaim :one
+SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again
+FROM reconciler.claim_operations(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(patience)::interval) AS c;
+
+-- name: StopsConfirm :exec
+SELECT reconciler.confirm_stops(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(operation_ids)::bigint[]);
+
+-- name: TasksPage :many
+-- A page of the objects that an operation still governs, in key order, after a place.
+SELECT k.resource_id, k.key, EXISTS (SELECT FROM reconciler.resources r WHERE r.id = k.resource_id)::boolean AS tracked
+FROM reconciler.tasks k
+WHERE k.operation_id = sqlc.arg(operation_id)::bigint AND k.governs AND (k.resource_id, k.key) > (sqlc.arg(after_resource)::int, sqlc.arg(after_key)::text COLLATE "C")
+ORDER BY k.resource_id, k.key LIMIT sqlc.arg(page_rows)::int;

@@ -1,0 +1,471 @@
+package apply_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// appliesDB is a psqlDB with a third target, asia, and functions to do what leader and owners do with applies.
+type appliesDB struct{ psqlDB }
+
+const process = "'00000000-0000-0000-0000-000000000001'"
+
+func newAppliesDB(t *testing.T) appliesDB {
+	t.Helper()
+	db := appliesDB{newPsqlDB(t)}
+	db.Exec(t, `INSERT INTO reconciler.targets (name, configured, driver, owner, term, lease_until) VALUES ('asia', true, 'file', `+process+`, 1, clock_timestamp() + interval '1 hour')`)
+	db.tick(t, 11)
+	db.record(t, "asia", 11)
+	db.Exec(t, "INSERT INTO public.deployments (id, region) SELECT n, (ARRAY['asia', 'eu', 'us'])[1 + (n - 1) % 3] FROM generate_series(1, 9) AS n")
+	return db
+}
+
+// begin changes rows as an apply, and returns its number.
+func (d appliesDB) begin(t *testing.T, arguments, change string) int {
+	t.Helper()
+	var id int
+	tx, err := d.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	require.NoError(t, tx.QueryRow(t.Context(), "SELECT reconciler.begin_apply("+arguments+")").Scan(&id))
+	_, err = tx.Exec(t.Context(), change)
+	require.NoError(t, err)
+	require.NoError(t, tx.Commit(t.Context()))
+	return id
+}
+
+// open does the leader's part, in pieces of so many rows.
+func (d appliesDB) open(t *testing.T, id, piece int) {
+	t.Helper()
+	for range 100 {
+		if d.line(t, fmt.Sprintf("SELECT reconciler.open_apply(%s, 1, %d, 12, %d)", process, id, piece)) == "t" {
+			return
+		}
+	}
+	require.FailNow(t, "it does not open")
+}
+
+// roll begins and opens an apply that changes every row.
+func (d appliesDB) roll(t *testing.T, arguments string) int {
+	t.Helper()
+	id := d.begin(t, arguments, "UPDATE public.deployments SET image = image || '+'")
+	d.open(t, id, 1000)
+	return id
+}
+
+// claim does the part of a target's owner, and returns whether it has something to do.
+func (d appliesDB) claim(t *testing.T, target string) bool {
+	t.Helper()
+	return d.line(t, claimSQL(target)) != "{}"
+}
+
+func claimSQL(target string) string {
+	return fmt.Sprintf("SELECT c.operation_ids FROM reconciler.targets t, reconciler.claim_operations(t.id, t.owner, t.term, '30 s') AS c WHERE t.name = '%s'", target)
+}
+
+// settleSQL records a verdict for every pending task of an apply in a target.
+func settleSQL(id int, target, verdict string) string {
+	return fmt.Sprintf(`SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg('%s'::text), array_agg('boom'::text))
+		FROM reconciler.targets t JOIN reconciler.operations o ON o.target_id = t.id JOIN reconciler.tasks k ON k.operation_id = o.id
+		WHERE t.name = '%s' AND o.apply_id = %d AND k.state = 'pending' GROUP BY t.id`, verdict, target, id)
+}
+
+// finish claims a target and settles what is to be done there.
+func (d appliesDB) finish(t *testing.T, id int, target, verdict string) {
+	t.Helper()
+	require.True(t, d.claim(t, target), "%s has nothing to do", target)
+	d.lines(t, settleSQL(id, target, verdict))
+}
+
+func (d appliesDB) state(t *testing.T, id int) string {
+	t.Helper()
+	return d.line(t, fmt.Sprintf("SELECT state FROM reconciler.applies WHERE id = %d", id))
+}
+
+// phases are the phases of an apply's targets: asia, eu and us.
+func (d appliesDB) phases(t *testing.T, id int) string {
+	t.Helper()
+	return d.line(t, fmt.Sprintf("SELECT string_agg(phase, ' ' ORDER BY target) FROM reconciler.apply_targets WHERE apply = %d", id))
+}
+
+// terminalEvents are what was written to the outbox for the ends of an apply.
+func (d appliesDB) terminalEvents(t *testing.T, id int) []string {
+	t.Helper()
+	return d.lines(t, fmt.Sprintf(`SELECT l.was, l.state FROM reconciler.outbox o JOIN reconciler.apply_log l ON l.id = (o.image->>'event')::bigint
+		WHERE o.image->>'apply' = '%d' AND l.apply_id = %d ORDER BY o.seq`, id, id))
+}
+
+// checkApplies fails if what is stored is not what would be derived now, or counts are wrong.
+func (d appliesDB) checkApplies(t *testing.T) {
+	t.Helper()
+	require.Empty(t, d.lines(t, `
+		SELECT a.id, a.state, reconciler.derive_apply(count(*) FILTER (WHERE o.state = 'pending'), count(*) FILTER (WHERE o.state = 'running'), count(*) FILTER (WHERE o.state = 'stopping'),
+			count(*) FILTER (WHERE o.state = 'stopped'), count(*) FILTER (WHERE o.state = 'completed'), count(*) FILTER (WHERE o.state = 'failed'), count(*) FILTER (WHERE o.state = 'halted'),
+			count(*) FILTER (WHERE o.state = 'cancelled'), bool_or(o.failed > 0), a.on_failure, a.wish, a.released)
+		FROM reconciler.applies a JOIN reconciler.operations o ON o.apply_id = a.id WHERE a.opened_at IS NOT NULL GROUP BY a.id
+		HAVING a.state <> reconciler.derive_apply(count(*) FILTER (WHERE o.state = 'pending'), count(*) FILTER (WHERE o.state = 'running'), count(*) FILTER (WHERE o.state = 'stopping'),
+			count(*) FILTER (WHERE o.state = 'stopped'), count(*) FILTER (WHERE o.state = 'completed'), count(*) FILTER (WHERE o.state = 'failed'), count(*) FILTER (WHERE o.state = 'halted'),
+			count(*) FILTER (WHERE o.state = 'cancelled'), bool_or(o.failed > 0), a.on_failure, a.wish, a.released)`))
+	require.Empty(t, d.lines(t, `
+		SELECT o.apply_id, o.target, o.tasks, o.completed, o.failed, o.superseded FROM reconciler.operations o JOIN reconciler.tasks k ON k.operation_id = o.id
+		JOIN reconciler.applies a ON a.id = o.apply_id WHERE a.opened_at IS NOT NULL GROUP BY o.id
+		HAVING (o.tasks, o.completed, o.failed, o.superseded) <> (count(*), count(*) FILTER (WHERE k.state = 'completed'), count(*) FILTER (WHERE k.state = 'failed'), count(*) FILTER (WHERE k.state = 'superseded'))
+			OR o.done <> (o.completed_at IS NOT NULL AND NOT bool_or(k.governs))`))
+}
+
+// C56: the state for every combination of the states of one, two and three operations, whatever people want of it.
+func TestApplyStateIsThatOfTheOracle(t *testing.T) {
+	t.Parallel()
+	db := newPsqlDB(t)
+	for _, combination := range combinations(3) {
+		counts := map[string]int{}
+		for _, state := range combination {
+			counts[state]++
+		}
+		got := db.lines(t, fmt.Sprintf(`SELECT f, w, r, b, reconciler.derive_apply(%d, %d, %d, %d, %d, %d, %d, %d, b, f, w, r)
+			FROM unnest('{halt,continue,pause}'::text[]) AS f, unnest('{run,pause,stop,cancel}'::text[]) AS w, unnest('{f,t}'::boolean[]) AS r, unnest('{f,t}'::boolean[]) AS b`,
+			counts["pending"], counts["running"], counts["stopping"], counts["stopped"], counts["completed"], counts["failed"], counts["halted"], counts["cancelled"]))
+		require.Len(t, got, 48)
+		for _, line := range got {
+			f := strings.Split(line, " | ")
+			require.Equal(t, oracle(combination, f[0], f[1], f[2] == "t", f[3] == "t"), f[4], "%v: %s", combination, line)
+		}
+	}
+}
+
+var operationStates = []string{"pending", "running", "stopping", "stopped", "completed", "failed", "halted", "cancelled"}
+
+// combinations are those of up to n states, whatever their order.
+func combinations(n int) [][]string {
+	all := [][]string{}
+	var grow func(from int, sofar []string)
+	grow = func(from int, sofar []string) {
+		if len(sofar) > 0 {
+			all = append(all, sofar)
+		}
+		if len(sofar) == n {
+			return
+		}
+		for i := from; i < len(operationStates); i++ {
+			grow(i, append(append([]string{}, sofar...), operationStates[i]))
+		}
+	}
+	grow(0, nil)
+	return all
+}
+
+// oracle says what docs/applies.md says, without a look at the SQL: it asks questions about the set of states.
+func oracle(states []string, onFailure, wish string, released, troubled bool) string {
+	is := map[string]bool{}
+	for _, s := range states {
+		is[s] = true
+	}
+	only := func(allowed ...string) bool {
+		n := 0
+		for _, s := range allowed {
+			if is[s] {
+				n++
+			}
+		}
+		return n == len(is)
+	}
+	if only("completed", "failed", "halted", "cancelled") {
+		switch {
+		case only("completed"):
+			return "completed"
+		case only("completed", "cancelled"):
+			return "cancelled"
+		}
+		return "failed"
+	}
+	known := troubled || is["failed"]
+	if wish == "cancel" {
+		return "stopping"
+	}
+	if wish == "stop" {
+		if is["pending"] || is["running"] || is["stopping"] {
+			return "stopping"
+		}
+		return "stopped"
+	}
+	working := map[bool]string{false: "running", true: "degraded"}[known]
+	if is["running"] {
+		return working
+	}
+	if is["stopping"] {
+		return "stopping"
+	}
+	if !is["pending"] {
+		return "stopped"
+	}
+	if wish == "pause" || is["failed"] && onFailure == "pause" && !released {
+		return "paused"
+	}
+	if only("pending") {
+		return "pending"
+	}
+	return working
+}
+
+// C56: the same through rows. What a wish or a halt means for those that have not started is done first.
+func TestApplyStateIsDerivedFromRows(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	for _, onFailure := range []string{"halt", "continue", "pause"} {
+		id := db.roll(t, "'x', '"+onFailure+"'")
+		for _, combination := range combinations(3) {
+			// Fewer than three: those that are not asked for are completed, which says nothing.
+			states := append([]string{}, combination...)
+			for len(states) < 3 {
+				states = append(states, "completed")
+			}
+			db.Exec(t, `UPDATE reconciler.tasks SET state = CASE n.state WHEN 'failed' THEN 'failed' WHEN 'completed' THEN 'completed' ELSE 'pending' END, governs = n.state NOT IN ('completed', 'failed'),
+					settled_at = CASE WHEN n.state IN ('completed', 'failed') THEN now() END
+				FROM reconciler.operations o, unnest($2::text[]) WITH ORDINALITY AS n(state, ordinal) WHERE o.apply_id = $1 AND o.ordinal = n.ordinal AND operation_id = o.id`, id, states)
+			db.Exec(t, `UPDATE reconciler.operations o SET state = n.state, is_open = n.state = 'running', done = n.state IN ('completed', 'failed'), error = NULL,
+					completed = CASE n.state WHEN 'completed' THEN tasks ELSE 0 END, failed = CASE n.state WHEN 'failed' THEN tasks ELSE 0 END, cancelled = 0,
+					completed_at = CASE WHEN n.state IN ('completed', 'failed', 'halted', 'cancelled') THEN now() END
+				FROM unnest($2::text[]) WITH ORDINALITY AS n(state, ordinal) WHERE o.apply_id = $1 AND o.ordinal = n.ordinal`, id, states)
+			db.Exec(t, "UPDATE reconciler.applies SET state = 'pending', completed_at = NULL, error_message = NULL WHERE id = $1", id)
+			after := append([]string{}, states...)
+			for i, s := range states {
+				if s == "pending" && onFailure == "halt" && strings.Contains(strings.Join(states, " "), "failed") {
+					after[i] = "halted"
+				}
+			}
+			got := db.line(t, fmt.Sprintf("SELECT reconciler.refresh_apply(%d)", id))
+			require.Equal(t, oracle(after, onFailure, "run", false, false), got, "%s: %v", onFailure, states)
+			require.Equal(t, got, db.state(t, id))
+			require.Equal(t, strings.Join(after, " "), db.line(t, fmt.Sprintf("SELECT string_agg(state, ' ' ORDER BY ordinal) FROM reconciler.operations WHERE apply_id = %d", id)))
+			terminal := got == "completed" || got == "failed" || got == "cancelled"
+			require.Equal(t, map[bool]string{true: "t", false: "f"}[terminal], db.line(t, fmt.Sprintf("SELECT completed_at IS NOT NULL FROM reconciler.applies WHERE id = %d", id)))
+		}
+	}
+}
+
+// C58: rolling, with each way to deal with a failure.
+func TestApplyRolls(t *testing.T) {
+	t.Parallel()
+
+	t.Run("OneTargetAfterTheOther", func(t *testing.T) {
+		t.Parallel()
+		db := newAppliesDB(t)
+		id := db.roll(t, "'release 42'")
+		require.Equal(t, "pending", db.state(t, id))
+		require.Equal(t, "next waiting waiting", db.phases(t, id))
+		require.False(t, db.claim(t, "us"))
+		require.False(t, db.claim(t, "eu"))
+		db.finish(t, id, "asia", "done")
+		require.Equal(t, "running", db.state(t, id), "completed and pending is running")
+		require.Equal(t, "completed next waiting", db.phases(t, id))
+		require.False(t, db.claim(t, "us"))
+		db.finish(t, id, "eu", "done")
+		db.finish(t, id, "us", "done")
+		require.Equal(t, "completed", db.state(t, id))
+		require.Equal(t, []string{"running | completed"}, db.terminalEvents(t, id))
+		require.Equal(t, "t | t | ", db.line(t, fmt.Sprintf("SELECT started_at < completed_at, opened_at < started_at, error_message FROM reconciler.applies WHERE id = %d", id)))
+		db.checkApplies(t)
+	})
+
+	t.Run("HaltsAndNamesTheFirstThatFailed", func(t *testing.T) {
+		t.Parallel()
+		db := newAppliesDB(t)
+		id := db.roll(t, "'release 42'")
+		db.finish(t, id, "asia", "done")
+		db.finish(t, id, "eu", "failed")
+		require.Equal(t, "failed", db.state(t, id))
+		require.Equal(t, "completed failed halted", db.phases(t, id))
+		require.Equal(t, "eu failed: 2: boom", db.line(t, fmt.Sprintf("SELECT error FROM reconciler.apply_status WHERE id = %d", id)))
+		require.False(t, db.claim(t, "us"))
+		require.Equal(t, []string{"running | failed"}, db.terminalEvents(t, id))
+
+		require.Equal(t, fmt.Sprintf("3 objects of apply %d to be tried again, it is running", id), db.line(t, fmt.Sprintf("SELECT reconciler.apply_retry(%d)", id)))
+		require.Equal(t, "completed next waiting", db.phases(t, id))
+		require.Equal(t, "t", db.line(t, fmt.Sprintf("SELECT completed_at IS NULL AND error_message IS NULL FROM reconciler.applies WHERE id = %d", id)))
+		db.finish(t, id, "eu", "done")
+		db.finish(t, id, "us", "done")
+		require.Equal(t, []string{"running | failed", "running | completed"}, db.terminalEvents(t, id), "one for each end")
+		require.Equal(t, "2", db.line(t, fmt.Sprintf("SELECT claims FROM reconciler.apply_targets WHERE apply = %d AND target = 'eu'", id)))
+		db.checkApplies(t)
+	})
+
+	t.Run("ContinuesAndFailsAllTheSame", func(t *testing.T) {
+		t.Parallel()
+		db := newAppliesDB(t)
+		id := db.roll(t, "'release 42', 'continue'")
+		db.finish(t, id, "asia", "failed")
+		require.Equal(t, "degraded", db.state(t, id))
+		db.finish(t, id, "eu", "done")
+		db.finish(t, id, "us", "done")
+		require.Equal(t, "failed", db.state(t, id))
+		require.Equal(t, []string{"degraded | failed"}, db.terminalEvents(t, id))
+		db.checkApplies(t)
+	})
+
+	t.Run("PausesUntilReleased", func(t *testing.T) {
+		t.Parallel()
+		db := newAppliesDB(t)
+		id := db.roll(t, "'release 42', 'pause'")
+		db.finish(t, id, "asia", "failed")
+		require.Equal(t, "paused", db.state(t, id))
+		require.Equal(t, fmt.Sprintf("paused: asia failed; SELECT reconciler.apply_release(%d);", id), db.line(t, fmt.Sprintf("SELECT detail FROM reconciler.apply_targets WHERE apply = %d AND target = 'eu'", id)))
+		require.False(t, db.claim(t, "eu"))
+		require.Equal(t, fmt.Sprintf("apply %d goes on, it is degraded", id), db.line(t, fmt.Sprintf("SELECT reconciler.apply_release(%d)", id)))
+		db.finish(t, id, "eu", "failed")
+		db.finish(t, id, "us", "done")
+		require.Equal(t, "failed", db.state(t, id))
+		require.Equal(t, "asia failed: 1: boom", db.line(t, fmt.Sprintf("SELECT error FROM reconciler.apply_status WHERE id = %d", id)))
+		db.checkApplies(t)
+	})
+
+	t.Run("InWavesWithSoakTime", func(t *testing.T) {
+		t.Parallel()
+		db := newAppliesDB(t)
+		id := db.roll(t, `'x', strategy => 'waves', waves => '[["us"], ["eu"]]', soak => '1 hour'`)
+		require.Equal(t, "waiting waiting next", db.phases(t, id))
+		db.finish(t, id, "us", "done")
+		require.Equal(t, "waiting soaking completed", db.phases(t, id))
+		require.Greater(t, db.line(t, "SELECT again FROM reconciler.targets t, reconciler.claim_operations(t.id, t.owner, t.term, '30 s') WHERE t.name = 'eu'"), "3")
+		db.Exec(t, "UPDATE reconciler.operations SET completed_at = completed_at - interval '2 hours' WHERE completed_at IS NOT NULL")
+		require.Equal(t, "waiting next completed", db.phases(t, id))
+		db.Exec(t, "UPDATE reconciler.targets SET trouble = 'reload fails' WHERE name = 'us'")
+		require.Equal(t, "waiting for us reload fails", db.line(t, fmt.Sprintf("SELECT detail FROM reconciler.apply_targets WHERE apply = %d AND target = 'eu'", id)))
+		require.False(t, db.claim(t, "eu"))
+	})
+
+	t.Run("InParallel", func(t *testing.T) {
+		t.Parallel()
+		db := newAppliesDB(t)
+		id := db.roll(t, "'x', strategy => 'parallel'")
+		require.Equal(t, "next next next", db.phases(t, id))
+		for _, target := range []string{"us", "asia", "eu"} {
+			require.True(t, db.claim(t, target))
+		}
+		db.lines(t, settleSQL(id, "us", "failed"))
+		require.Equal(t, "degraded", db.state(t, id), "terminal only when every operation is settled")
+		db.lines(t, settleSQL(id, "eu", "done"))
+		db.lines(t, settleSQL(id, "asia", "done"))
+		require.Equal(t, "failed", db.state(t, id))
+		db.checkApplies(t)
+	})
+}
+
+// C61: attempts are counted for each object, and an operation has its own budget.
+func TestApplySpendsAttempts(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	id := db.roll(t, "'x', attempts => 3, strategy => 'parallel'")
+	require.True(t, db.claim(t, "eu"))
+	require.True(t, db.claim(t, "us"))
+	db.lines(t, settleSQL(id, "eu", "attempt"))
+	db.lines(t, settleSQL(id, "eu", "attempt"))
+	require.Equal(t, "running", db.state(t, id))
+	require.Equal(t, "next retrying running", db.phases(t, id))
+	require.Equal(t, "0 of 3 objects; 3 retrying, attempt 3", db.line(t, fmt.Sprintf("SELECT detail FROM reconciler.apply_targets WHERE apply = %d AND target = 'eu'", id)))
+	db.lines(t, settleSQL(id, "eu", "attempt"))
+	require.Equal(t, "halted failed running", db.phases(t, id))
+	require.Equal(t, "0", db.line(t, fmt.Sprintf("SELECT sum(attempts) FROM reconciler.apply_tasks WHERE apply = %d AND target = 'us'", id)))
+	db.checkApplies(t)
+}
+
+// C62: a newer apply takes an object over, whichever is opened first; the older one settles.
+func TestApplyIsSuperseded(t *testing.T) {
+	t.Parallel()
+	for _, newerFirst := range []bool{false, true} {
+		t.Run(fmt.Sprint("NewerFirst", newerFirst), func(t *testing.T) {
+			t.Parallel()
+			db := newAppliesDB(t)
+			older := db.begin(t, "'older'", "UPDATE public.deployments SET image = 'app:2' WHERE id < 4")
+			newer := db.begin(t, "'newer'", "UPDATE public.deployments SET image = 'app:3' WHERE id IN (1, 2)")
+			if newerFirst {
+				db.open(t, newer, 1)
+				db.open(t, older, 1)
+			} else {
+				db.open(t, older, 1)
+				db.open(t, newer, 1)
+			}
+			require.Equal(t, []string{"1 | superseded | f", "2 | superseded | f", "3 | pending | t"}, db.lines(t, fmt.Sprintf("SELECT key, state, held FROM reconciler.apply_tasks WHERE apply = %d ORDER BY key", older)))
+			require.Equal(t, []string{"1 | pending | t", "2 | pending | t"}, db.lines(t, fmt.Sprintf("SELECT key, state, held FROM reconciler.apply_tasks WHERE apply = %d ORDER BY key", newer)))
+			require.Equal(t, "completed completed next", db.phases(t, older), "where nothing is left to do it is done")
+			db.finish(t, older, "us", "done")
+			require.Equal(t, "completed", db.state(t, older))
+			db.finish(t, newer, "asia", "done")
+			db.finish(t, newer, "eu", "done")
+			require.Equal(t, "completed", db.state(t, newer))
+			require.Len(t, db.terminalEvents(t, older), 1)
+			db.checkApplies(t)
+		})
+	}
+}
+
+// What an apply of nothing does: it completes, and nobody waits for it.
+func TestApplyOfNothing(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	id := db.begin(t, "'nothing'", "SELECT 1")
+	require.Equal(t, "1", db.line(t, fmt.Sprintf("SELECT count(*) FROM reconciler.outbox WHERE xid = (SELECT xid FROM reconciler.applies WHERE id = %d)", id)), "the leader looks")
+	db.open(t, id, 10)
+	require.Equal(t, "completed", db.state(t, id))
+	require.Equal(t, []string{"pending | completed"}, db.terminalEvents(t, id))
+}
+
+func TestApplyBeginsOncePerTransaction(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	tx, err := db.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	first := lines(t, tx, "SELECT reconciler.begin_apply('one')")
+	lines(t, tx, "SAVEPOINT s")
+	require.Equal(t, first, lines(t, tx, "SELECT reconciler.begin_apply('two', 'continue')"), "a savepoint is the same transaction")
+	lines(t, tx, "ROLLBACK TO s")
+	require.Equal(t, first, lines(t, tx, "SELECT reconciler.begin_apply('three')"))
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, "0 | 0", db.line(t, "SELECT (SELECT count(*) FROM reconciler.applies), (SELECT count(*) FROM reconciler.outbox WHERE resource_id = 0)"))
+}
+
+func TestApplyWholeResource(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	db.ledger(t, "eu", "2", "applied", "")
+	db.ledger(t, "us", "3", "applied", "")
+	id := db.begin(t, "'empty it'", "TRUNCATE public.deployments")
+	db.open(t, id, 10)
+	require.Equal(t, []string{"eu | 2", "us | 3"}, db.lines(t, fmt.Sprintf("SELECT target, key FROM reconciler.apply_tasks WHERE apply = %d ORDER BY 1, 2", id)))
+}
+
+// A restore may bring transaction ids again; what was not opened before it can never be.
+func TestApplyOfAnEarlierEpochFails(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	id := db.begin(t, "'x'", "UPDATE public.deployments SET image = 'app:2'")
+	db.Exec(t, "UPDATE reconciler.settings SET epoch = epoch + 1")
+	db.open(t, id, 10)
+	require.Equal(t, "failed | it could not be opened, and its changes are applied as if there was none: the database was restored before its changes were read",
+		db.line(t, fmt.Sprintf("SELECT state, error FROM reconciler.apply_status WHERE id = %d", id)))
+	require.Equal(t, "0", db.line(t, "SELECT count(*) FROM reconciler.operations"))
+}
+
+func TestApplyForgetsATarget(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	id := db.roll(t, "'x'")
+	db.finish(t, id, "asia", "done")
+	db.Exec(t, "UPDATE reconciler.targets SET configured = false WHERE name = 'eu'")
+	db.lines(t, "SELECT reconciler.release('eu')")
+	require.Equal(t, "completed cancelled next", db.phases(t, id))
+	db.finish(t, id, "us", "done")
+	require.Equal(t, "cancelled", db.state(t, id))
+}
+
+func TestApplyLogIsOnlyAddedTo(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	id := db.roll(t, "'x'")
+	require.Equal(t, "rows of reconciler.apply_log are only added", refusal(t, db.Pool, "UPDATE reconciler.apply_log SET why = 'x'"))
+	require.Equal(t, "rows of reconciler.apply_log are only added", refusal(t, db.Pool, "DELETE FROM reconciler.apply_log"))
+	db.Exec(t, "DELETE FROM reconciler.applies WHERE id = $1", id)
+	require.Empty(t, db.lines(t, "SELECT * FROM reconciler.apply_log"))
+}

@@ -1,0 +1,243 @@
+package apply
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+const (
+	// openedAgain is how often an owner looks whether an apply that is being opened is open.
+	openedAgain = 5 * time.Millisecond
+	// landedAgain is how often it looks whether the calls of an operation that is being stopped have ended.
+	landedAgain = 20 * time.Millisecond
+	// taskRows is how many objects of an operation are put into the queue at once.
+	taskRows = 500
+)
+
+// What a task comes to; values of reconciler.settle_tasks().
+const (
+	verdictDone    = "done"
+	verdictFailed  = "failed"  // for good
+	verdictAttempt = "attempt" // it will be tried again, if its operation has attempts left
+)
+
+// takeTurns does what applies ask of the target's owner: it opens gates whose turn has come, puts their objects into the
+// queue, and says when nothing of an operation that is being stopped is under way any more.
+func (o *Owner) takeTurns(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.turn:
+		case <-timer.C:
+		}
+		again, err := o.takeTurn(ctx)
+		if err != nil {
+			return err
+		}
+		timer.Stop()
+		if again >= 0 {
+			timer.Reset(again)
+		}
+	}
+}
+
+// takeTurn returns after which time to ask again; a negative one: when somebody says so.
+func (o *Owner) takeTurn(ctx context.Context) (time.Duration, error) {
+	row, err := o.queries.OperationsClaim(ctx, store.OperationsClaimParams{
+		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Patience: inHandFor,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("ask for the turn of target %s in applies: %w", o.cfg.Name, database.Explain(err))
+	}
+	again := time.Duration(row.Again * float64(time.Second))
+	landed, err := o.stop(ctx, row.StoppingIds)
+	if err != nil {
+		return 0, err
+	}
+	if !landed && (again < 0 || again > landedAgain) {
+		again = landedAgain
+	}
+	for _, id := range row.OperationIds {
+		if err := o.enqueueTasks(ctx, id); err != nil {
+			return 0, err
+		}
+	}
+	return again, nil
+}
+
+// stop confirms those operations of which nothing is under way any more, and reports whether these are all. Their gates
+// are closed in the database: whoever looks from now on finds them closed. Calls that were decided on before are not begun,
+// and those that have begun are waited for.
+func (o *Owner) stop(ctx context.Context, ids []int64) (all bool, err error) {
+	closed := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		closed[id] = true
+	}
+	o.closed.Store(&closed)
+	if len(ids) == 0 {
+		return true, nil
+	}
+	// Whoever was looking when the gates closed has handed out what it decided on.
+	o.looking.Lock()
+	o.looking.Unlock() //nolint:staticcheck // a barrier
+	var landed []int64
+	for _, id := range ids {
+		if o.queue.flyingFor(id) == 0 {
+			landed = append(landed, id)
+		}
+	}
+	if len(landed) == 0 {
+		return false, nil
+	}
+	err = o.queries.StopsConfirm(ctx, store.StopsConfirmParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, OperationIds: landed})
+	if err != nil {
+		return false, fmt.Errorf("confirm that target %s has stopped: %w", o.cfg.Name, database.Explain(err))
+	}
+	return len(landed) == len(ids), nil
+}
+
+// closing reports whether an operation is being stopped.
+func (o *Owner) closing(operation int64) bool {
+	closed := o.closed.Load()
+	return closed != nil && operation != 0 && (*closed)[operation]
+}
+
+// enqueueTasks puts the objects of an operation into the queue, without an event: theirs may have come and gone while
+// they were held, or a sync stood for them.
+func (o *Owner) enqueueTasks(ctx context.Context, operation int64) error {
+	params := store.TasksPageParams{OperationID: operation, PageRows: taskRows}
+	for {
+		rows, err := o.queries.TasksPage(ctx, params)
+		if err != nil {
+			return fmt.Errorf("read what target %s has to do for an apply: %w", o.cfg.Name, err)
+		}
+		var gone taskResults
+		for _, row := range rows {
+			id := ObjectID{ResourceID: row.ResourceID, Key: row.Key}
+			if !row.Tracked {
+				gone.add(result{item: &Item{ObjectID: id}, operation: operation, verdict: verdictFailed, cause: "its resource is not tracked any more"})
+				continue
+			}
+			if err := o.queue.push(ctx, &Item{ObjectID: id, Lane: LaneSync}); err != nil {
+				return err
+			}
+		}
+		if len(gone.keys) > 0 {
+			if err := o.record(ctx, store.SettleParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term}, gone); err != nil {
+				return err
+			}
+		}
+		if len(rows) < taskRows {
+			return nil
+		}
+		last := rows[len(rows)-1]
+		params.AfterResource, params.AfterKey = last.ResourceID, last.Key
+	}
+}
+
+// readOpened reads objects. While there is an apply whose objects nobody knows yet, it waits: what is read might be held.
+// It returns without an error with o.looking locked.
+func (o *Owner) readOpened(ctx context.Context, resource *desired.Resource, keys []string) ([]desired.Row, error) {
+	for {
+		o.looking.Lock()
+		rows, err := resource.Read(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys)
+		if err == nil && !unopened(rows) {
+			return rows, nil
+		}
+		o.looking.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-time.After(openedAgain):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func unopened(rows []desired.Row) bool {
+	for _, row := range rows {
+		if row.Unopened {
+			return true
+		}
+	}
+	return false
+}
+
+// operation is the one that what is done about the object belongs to; 0: none, or one whose gate is closed.
+func (l look) operation() int64 {
+	if l.row.Task == nil || !l.row.Task.Open {
+		return 0
+	}
+	return l.row.Task.Operation
+}
+
+// verdict says what a look at an object means for the task that governs it: the one that was read with the row, so that
+// a task of a later change is not taken for done.
+func (l look) verdict(rec *record) (verdict, cause string) {
+	if l.row.Task == nil || !l.row.Task.Open {
+		return "", ""
+	}
+	e := l.row.Ledger
+	switch {
+	case rec != nil && rec.gone, rec == nil && e == nil:
+		return verdictDone, ""
+	case rec != nil && rec.state == desired.Applied, rec == nil && e.State == desired.Applied:
+		return verdictDone, ""
+	case rec != nil && rec.state == desired.Blocked:
+		return verdictFailed, rec.err
+	case rec == nil && e.State == desired.Blocked:
+		if e.LastError != nil {
+			cause = *e.LastError
+		}
+		return verdictFailed, cause
+	case rec != nil && rec.state == desired.Failing && rec.called:
+		return verdictAttempt, rec.err
+	}
+	return "", ""
+}
+
+// taskResults are what came of objects that a task governs.
+type taskResults struct {
+	operations     []int64
+	resources      []int32
+	keys           []string
+	verdicts, errs []string
+}
+
+func (t *taskResults) add(r result) {
+	if r.verdict == "" {
+		return
+	}
+	t.operations = append(t.operations, r.operation)
+	t.resources = append(t.resources, r.item.ResourceID)
+	t.keys = append(t.keys, r.item.Key)
+	t.verdicts = append(t.verdicts, r.verdict)
+	t.errs = append(t.errs, r.cause)
+}
+
+// record writes results, and what they mean for applies, in one statement. Most have no meaning for any.
+func (o *Owner) record(ctx context.Context, p store.SettleParams, tasks taskResults) error {
+	if len(tasks.keys) == 0 {
+		return o.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
+	}
+	err := o.queries.SettleTasks(ctx, store.SettleTasksParams{
+		TargetID: p.TargetID, Owner: p.Owner, Term: p.Term,
+		ResourceIds: p.ResourceIds, Keys: p.Keys, States: p.States, Wanted: p.Wanted, Present: p.Present, DesiredRevisions: p.DesiredRevisions,
+		AppliedRevisions: p.AppliedRevisions, AppliedHashes: p.AppliedHashes, FailedHashes: p.FailedHashes, Attempts: p.Attempts, Errors: p.Errors,
+		HeldBy: p.HeldBy, Approved: p.Approved, Delays: p.Delays, Called: p.Called, Matches: p.Matches, GoneResourceIds: p.GoneResourceIds, GoneKeys: p.GoneKeys,
+		CursorRevision: p.CursorRevision, CursorSnapshot: p.CursorSnapshot, BatchRevision: p.BatchRevision, BatchSnapshot: p.BatchSnapshot, BatchXid: p.BatchXid,
+		BatchSeq: p.BatchSeq, CountGuard: p.CountGuard,
+		TaskOperationIds: tasks.operations, TaskResourceIds: tasks.resources, TaskKeys: tasks.keys, TaskVerdicts: tasks.verdicts, TaskErrors: tasks.errs,
+	})
+	return err //nolint:wrapcheck // by the caller
+}

@@ -1,0 +1,93 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+const (
+	// openRows bounds the outbox rows that become tasks in one transaction: it holds the leadership's row, which the
+	// heartbeat needs.
+	openRows = 5000
+	// appliesKept is how long applies that have ended are kept, and forgetMost how many go at once.
+	appliesKept = 90 * 24 * time.Hour
+	forgetMost  = 10
+	// openAgain is the pause before an apply is tried again that a person's transaction holds.
+	openAgain = 20 * time.Millisecond
+)
+
+// unopened returns the applies that are not open by their transactions, if changes of base tables in a page may belong to
+// one. The leader's own rows for such a change have another transaction; the apply must learn of it.
+func (s *Steward) unopened(ctx context.Context, page *Page) (map[uint64]int64, error) {
+	expands := false
+	for _, e := range page.Events {
+		expands = expands || e.DependencyID != nil && !e.Mark()
+	}
+	if !expands {
+		return nil, nil
+	}
+	rows, err := store.New(s.Pool).AppliesUnopened(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read which applies are not open: %w", err)
+	}
+	byXid := make(map[uint64]int64, len(rows))
+	for _, row := range rows {
+		byXid[row.Xid] = row.ID
+	}
+	return byXid, nil
+}
+
+// openApplies writes down operations and tasks of applies whose changes are all before a tick, and have been expanded.
+func (s *Steward) openApplies(ctx context.Context, term int64, upto Tick) error {
+	ids, err := store.New(s.Pool).AppliesToOpen(ctx, upto.Snapshot)
+	if err != nil {
+		return fmt.Errorf("read which applies are to be opened: %w", err)
+	}
+	for _, id := range ids {
+		if err := s.openApply(ctx, term, id, upto.Revision); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// passes reports whether an error says nothing about the apply: it was taken over, was in somebody's way, or there was no room.
+func passes(err error) bool {
+	code := database.Code(err)
+	return code == "" || database.IsFenced(err) || strings.HasPrefix(code, "40") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "55") || strings.HasPrefix(code, "57")
+}
+
+// openApply opens one, in pieces. One that cannot be opened fails: owners wait for it to be open, and must not for ever.
+func (s *Steward) openApply(ctx context.Context, term, id, revision int64) error {
+	queries := store.New(s.Pool)
+	for {
+		began := time.Now()
+		open, err := queries.ApplyOpen(ctx, store.ApplyOpenParams{Owner: s.Instance, Term: term, ID: id, Revision: revision, MaxRows: openRows})
+		switch {
+		case err == nil && open:
+			return nil
+		case err == nil:
+			if time.Since(began) > openAgain {
+				continue
+			}
+			select { // nothing was done, or little: somebody may hold it
+			case <-time.After(openAgain / 4):
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			continue
+		case ctx.Err() != nil || database.IsUnavailable(err) || passes(err):
+			return fmt.Errorf("open apply %d: %w", id, database.Explain(err))
+		}
+		s.Logger.Error("apply_not_opened", "apply", id, "error", err, "effect", "its changes are applied as if there was none")
+		if err := queries.ApplyFail(ctx, store.ApplyFailParams{Owner: s.Instance, Term: term, ID: id, Reason: err.Error()}); err != nil {
+			return fmt.Errorf("give up apply %d: %w", id, database.Explain(err))
+		}
+		return nil
+	}
+}
