@@ -53,5 +53,5 @@ func TestAppliesPageShowsTheStates(t *testing.T) {
 		require.NoError(t, os.WriteFile(appliesPage, []byte(want), 0o644))
 		return
 	}
-	require.Equal(t, string(page), want, "docs/applies.md is out of date: go test ./internal/apply -run TestAppliesPage -update")
+	require.Equal(t, want, string(page), "docs/applies.md is out of date: go test ./internal/apply -run TestAppliesPage -update")
 }

@@ -123,21 +123,32 @@ func decideWanted(l look) (action, *record) {
 		r.appliedRevision = max(l.item.Revision, l.now)
 		return actRecord, &r
 	}
-	if l.gated() && (e == nil || !e.Present || !bytes.Equal(e.AppliedHash, l.row.Hash[:])) {
-		if e != nil && e.State == desired.Held && e.Wanted && e.HeldBy != nil && *e.HeldBy == heldByGate {
-			return actNothing, nil
-		}
-		r.state, r.heldBy, r.approved = desired.Held, heldByGate, false
-		return actRecord, &r
+	by := l.heldBack()
+	if by == "" {
+		return actApply, nil
 	}
-	if l.paused {
-		if e != nil && e.State == desired.Held && e.Wanted && (e.HeldBy == nil || *e.HeldBy != heldByGate) {
-			return actNothing, nil
-		}
-		r.state, r.heldBy, r.approved = desired.Held, heldByPause, false
-		return actRecord, &r
+	return hold(e, r, by)
+}
+
+// hold records that something keeps a wanted object back, unless the ledger says so already.
+func hold(e *desired.Entry, r record, by string) (action, *record) {
+	if e != nil && e.State == desired.Held && e.Wanted && e.HeldBy != nil && *e.HeldBy == by {
+		return actNothing, nil
 	}
-	return actApply, nil
+	r.state, r.heldBy, r.approved = desired.Held, by, false
+	return actRecord, &r
+}
+
+// heldBack says what keeps a wanted object from being called for; "": nothing does.
+func (l look) heldBack() string {
+	e := l.row.Ledger
+	switch has := e != nil && e.Present && bytes.Equal(e.AppliedHash, l.row.Hash[:]); {
+	case l.gated() && !has:
+		return heldByGate
+	case l.paused:
+		return heldByPause
+	}
+	return ""
 }
 
 // gated reports whether an apply holds the object: it keeps what it has until its target's turn comes.

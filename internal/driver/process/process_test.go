@@ -253,7 +253,7 @@ func TestEnvironHoldsNothingOfOurs(t *testing.T) {
 
 // lateContext has not ended when it is asked for the first time, and has when the program is started.
 type lateContext struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context
 
 	asked atomic.Bool
 }
