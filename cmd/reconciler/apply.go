@@ -84,19 +84,13 @@ func (a *app) applyRetryCommand() *cobra.Command {
 
 // onApply is onDatabase for a command whose one argument is the number of an apply.
 func (a *app) onApply(need cli.Need, fn func(ctx context.Context, s *cli.Session, id int64) error) func(*cobra.Command, []string) error {
-	inner := a.onDatabase(waitSession(need), func(ctx context.Context, s *cli.Session, args []string) error {
+	return a.onDatabase(waitSession(need), func(ctx context.Context, s *cli.Session, args []string) error {
 		id, err := applyNumber(args[0])
 		if err != nil {
 			return err
 		}
 		return fn(ctx, s, id)
 	})
-	return func(cmd *cobra.Command, args []string) error {
-		if _, err := applyNumber(args[0]); err != nil {
-			return err
-		}
-		return inner(cmd, args)
-	}
 }
 
 func (a *app) applyListCommand() *cobra.Command {

@@ -11,7 +11,7 @@ func applyWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.db.Exec(t, "BEGIN; SELECT reconciler.begin_apply('release 42'); UPDATE deployments SET image = image || '-2' WHERE id IN (1, 2, 3, 4); COMMIT")
-	require.Equal(t, "true", w.value(t, "SELECT reconciler.open_apply(l.owner, l.term, 1, 11, 1000) FROM reconciler.leases l"))
+	require.Equal(t, "true", w.value(t, "SELECT reconciler.open_apply(l.owner, l.term, 1, 11, 1000)::text FROM reconciler.leases l"))
 	return w
 }
 
@@ -22,7 +22,7 @@ func TestApplyIsFollowedAndSteered(t *testing.T) {
 	require.Zero(t, shown.code)
 	require.Contains(t, shown.stdout, "apply 1 (release 42): pending\n")
 	require.Contains(t, shown.stdout, "Next: Wait: ")
-	require.Contains(t, shown.stdout, "waiting for ")
+	require.Contains(t, shown.stdout, "next in order")
 
 	require.Equal(t, result{stdout: "apply 1 is stopped, until SELECT reconciler.apply_start(1);\n"}, w.run(t, "apply", "stop", "1", "--reason", "too early"))
 	require.Equal(t, result{stdout: "apply 1 is stopped already\n"}, w.run(t, "apply", "stop", "1"))

@@ -17,6 +17,16 @@ import (
 
 // onDatabase are arguments for every command that works on the database alone.
 var onDatabase = map[string][]string{
+	"apply cancel":   {"1"},
+	"apply list":     {},
+	"apply pause":    {"1"},
+	"apply release":  {"1"},
+	"apply retry":    {"1"},
+	"apply show":     {"1"},
+	"apply start":    {"1"},
+	"apply stop":     {"1"},
+	"apply wait":     {"1", "--timeout", "0"},
+	"apply watch":    {"1"},
 	"approve":        {"eu"},
 	"diff":           {},
 	"doctor":         {},

@@ -428,18 +428,24 @@ COMMENT ON FUNCTION reconciler.settle_operations IS 'Internal: settles operation
 -- means every target of a config; a row without key every object of the resource in the ledger.
 CREATE FUNCTION reconciler.apply_objects(xids xid8[], from_xid xid8, from_seq bigint, to_xid xid8, to_seq bigint)
 RETURNS TABLE (target_id integer, target text, resource_id integer, key text, seq bigint)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
     WITH piece AS MATERIALIZED (
+        -- Each transaction by itself: of a range over several the index would read what lies between.
         SELECT o.resource_id, o.target, o.key COLLATE "C" AS key, max(o.seq) AS seq
-        FROM unnest(xids) AS x CROSS JOIN LATERAL (SELECT * FROM reconciler.outbox i WHERE i.xid = x AND (i.xid, i.seq) > (from_xid, from_seq) AND (i.xid, i.seq) <= (to_xid, to_seq)) AS o
-        WHERE o.dependency_id IS NULL GROUP BY 1, 2, 3
+        FROM unnest(xids) AS x CROSS JOIN LATERAL (
+            SELECT i.resource_id, i.target, i.key, i.seq FROM reconciler.outbox i
+            WHERE i.xid = x AND i.seq > CASE WHEN x = from_xid THEN from_seq ELSE -1 END AND i.seq <= CASE WHEN x = to_xid THEN to_seq ELSE 9223372036854775807 END
+              AND i.dependency_id IS NULL ORDER BY i.xid, i.seq OFFSET 0) AS o
+        WHERE x >= from_xid AND x <= to_xid GROUP BY 1, 2, 3
     ), objects AS (
         SELECT t.id AS target_id, t.name AS target, p.resource_id, p.key, p.seq
-        FROM piece p JOIN reconciler.targets t ON t.name = p.target OR p.target IS NULL AND t.configured WHERE p.key IS NOT NULL
+        FROM piece p CROSS JOIN LATERAL (SELECT y.id, y.name FROM reconciler.targets y WHERE y.name = p.target OFFSET 0) AS t WHERE p.key IS NOT NULL
+        UNION ALL
+        SELECT t.id, t.name, p.resource_id, p.key, p.seq FROM piece p CROSS JOIN reconciler.targets t WHERE p.target IS NULL AND p.key IS NOT NULL AND t.configured
         UNION ALL
         SELECT t.id, t.name, p.resource_id, l.key, p.seq
-        FROM piece p JOIN reconciler.targets t ON t.name = p.target OR p.target IS NULL
-        CROSS JOIN LATERAL (SELECT x.key FROM reconciler.ledger x WHERE x.target_id = t.id AND x.resource_id = p.resource_id) AS l WHERE p.key IS NULL
+        FROM piece p JOIN reconciler.targets t ON p.target IS NULL OR t.name = p.target
+        CROSS JOIN LATERAL (SELECT x.key FROM reconciler.ledger x WHERE x.target_id = t.id AND x.resource_id = p.resource_id OFFSET 0) AS l WHERE p.key IS NULL
     )
     SELECT o.target_id, o.target, o.resource_id, o.key, max(o.seq) FROM objects o
     WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = o.resource_id) GROUP BY 1, 2, 3, 4
@@ -452,11 +458,12 @@ CREATE FUNCTION reconciler.open_lock() RETURNS bigint LANGUAGE sql IMMUTABLE PAR
 -- open. The leader calls it until it is, each time in a transaction of its own; it waits for no lock, and then says no.
 -- revision is the one that its changes belong to. Tasks of older applies for the same objects are superseded: for each object seq says which is older.
 CREATE FUNCTION reconciler.open_apply(owner uuid, term bigint, apply_id bigint, revision bigint, max_rows integer) RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     a       reconciler.applies;
     here    integer := (SELECT s.epoch FROM reconciler.settings s);
     upto    record;
+    n       record;
     touched bigint[];
 BEGIN
     PERFORM reconciler.fence_leader(open_apply.owner, open_apply.term);
@@ -474,47 +481,52 @@ BEGIN
     END IF;
     SELECT p.xid, p.seq, count(*) OVER () AS rows INTO upto FROM (
         SELECT o.xid, o.seq FROM unnest(a.xids) AS x
-        CROSS JOIN LATERAL (SELECT i.xid, i.seq FROM reconciler.outbox i WHERE i.xid = x AND (i.xid, i.seq) > (a.opened_xid, a.opened_seq) ORDER BY i.xid, i.seq LIMIT max_rows) AS o
-        ORDER BY o.xid, o.seq LIMIT max_rows) AS p ORDER BY p.xid DESC, p.seq DESC LIMIT 1;
+        CROSS JOIN LATERAL (SELECT i.xid, i.seq FROM reconciler.outbox i WHERE i.xid = x AND i.seq > CASE WHEN x = a.opened_xid THEN a.opened_seq ELSE -1 END ORDER BY i.xid, i.seq LIMIT max_rows) AS o
+        WHERE x >= a.opened_xid ORDER BY o.xid, o.seq LIMIT max_rows) AS p ORDER BY p.xid DESC, p.seq DESC LIMIT 1;
     IF upto.rows > 0 THEN
+        SELECT coalesce(array_agg(o.target_id ORDER BY o.target_id, o.resource_id, o.key), '{}') AS target_ids, coalesce(array_agg(o.target ORDER BY o.target_id, o.resource_id, o.key), '{}') AS targets,
+            coalesce(array_agg(o.resource_id ORDER BY o.target_id, o.resource_id, o.key), '{}') AS resource_ids, coalesce(array_agg(o.key ORDER BY o.target_id, o.resource_id, o.key), '{}') AS keys,
+            coalesce(array_agg(o.seq ORDER BY o.target_id, o.resource_id, o.key), '{}') AS seqs
+        INTO n FROM reconciler.apply_objects(a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq) AS o;
         INSERT INTO reconciler.operations (apply_id, target_id, target, budget)
-        SELECT DISTINCT a.id, n.target_id, n.target, a.attempts FROM reconciler.apply_objects(a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq) AS n
-        ORDER BY n.target ON CONFLICT DO NOTHING;
+        SELECT DISTINCT a.id, o.target_id, o.target, a.attempts FROM unnest(n.target_ids, n.targets) AS o(target_id, target) ORDER BY o.target ON CONFLICT DO NOTHING;
         -- Older applies that lose an object: all of them are held before any task of theirs is written.
-        touched := ARRAY(SELECT DISTINCT o.apply_id FROM reconciler.apply_objects(a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq) AS n
-            CROSS JOIN LATERAL (SELECT k.operation_id FROM reconciler.tasks k WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.seq < n.seq LIMIT 1) AS g
+        touched := ARRAY(SELECT DISTINCT o.apply_id FROM unnest(n.target_ids, n.resource_ids, n.keys, n.seqs) AS x(target_id, resource_id, key, seq)
+            CROSS JOIN LATERAL (SELECT k.operation_id FROM reconciler.tasks k WHERE k.target_id = x.target_id AND k.resource_id = x.resource_id AND k.key = x.key AND k.governs AND k.seq < x.seq LIMIT 1) AS g
             JOIN reconciler.operations o ON o.id = g.operation_id WHERE o.apply_id <> a.id);
         IF touched <> '{}' THEN
             -- Never waiting: the leadership's row is held here, which the heartbeat needs.
             IF (SELECT count(*) FROM (SELECT FROM reconciler.applies x WHERE x.id = ANY (touched) ORDER BY x.id FOR NO KEY UPDATE SKIP LOCKED) AS held) < cardinality(touched) THEN
                 RETURN false;
             END IF;
-            PERFORM reconciler.supersede(touched, a.id, a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq);
+            PERFORM reconciler.supersede(touched, n.target_ids, n.resource_ids, n.keys, n.seqs);
         END IF;
         -- A key that the ledger cannot hold is blocked there under a shortened one: no call is ever made for it.
         INSERT INTO reconciler.tasks AS k (operation_id, target_id, resource_id, key, seq, revision, state, governs, settled_at, error)
-        SELECT n.operation_id, n.target_id, n.resource_id, n.key, n.seq, open_apply.revision,
-            CASE WHEN n.long THEN 'failed' WHEN n.late THEN 'superseded' ELSE 'pending' END, NOT (n.long OR n.late),
-            CASE WHEN n.long OR n.late THEN clock_timestamp() END, CASE WHEN n.long THEN 'its key is longer than 2000 bytes' END
-        FROM (SELECT o.id AS operation_id, n.target_id, n.resource_id, n.seq, octet_length(n.key) > 2000 AS long,
-                CASE WHEN octet_length(n.key) > 2000 THEN left(n.key, 100) || '... (sha256 ' || encode(sha256(convert_to(n.key, 'UTF8')), 'hex') || ')' ELSE n.key END AS key,
-                EXISTS (SELECT FROM reconciler.tasks g WHERE g.target_id = n.target_id AND g.resource_id = n.resource_id AND g.key = n.key AND g.governs AND g.operation_id <> o.id) AS late
-              FROM reconciler.apply_objects(a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq) AS n
-              JOIN reconciler.operations o ON o.apply_id = a.id AND o.target = n.target) AS n
-        ORDER BY n.operation_id, n.resource_id, n.key
+        SELECT y.operation_id, y.target_id, y.resource_id, y.key, y.seq, open_apply.revision,
+            CASE WHEN y.long THEN 'failed' WHEN y.late THEN 'superseded' ELSE 'pending' END, NOT (y.long OR y.late),
+            CASE WHEN y.long OR y.late THEN clock_timestamp() END, CASE WHEN y.long THEN 'its key is longer than 2000 bytes' END
+        FROM (SELECT o.id AS operation_id, x.target_id, x.resource_id, x.seq, octet_length(x.key) > 2000 AS long,
+                CASE WHEN octet_length(x.key) > 2000 THEN left(x.key, 100) || '... (sha256 ' || encode(sha256(convert_to(x.key, 'UTF8')), 'hex') || ')' ELSE x.key END AS key,
+                g.operation_id IS NOT NULL AS late
+              FROM unnest(n.target_ids, n.targets, n.resource_ids, n.keys, n.seqs) AS x(target_id, target, resource_id, key, seq)
+              CROSS JOIN LATERAL (SELECT p.id FROM reconciler.operations p WHERE p.apply_id = a.id AND p.target = x.target OFFSET 0) AS o
+              LEFT JOIN LATERAL (SELECT k.operation_id FROM reconciler.tasks k
+                  WHERE k.target_id = x.target_id AND k.resource_id = x.resource_id AND k.key = x.key AND k.governs AND k.operation_id <> o.id LIMIT 1) AS g ON true) AS y
+        ORDER BY y.operation_id, y.resource_id, y.key
         ON CONFLICT ON CONSTRAINT tasks_pkey DO UPDATE SET seq = greatest(k.seq, excluded.seq);
         UPDATE reconciler.applies x SET opened_xid = upto.xid, opened_seq = upto.seq WHERE x.id = a.id;
         IF upto.rows >= max_rows THEN
             RETURN false;
         END IF;
     END IF;
-    UPDATE reconciler.operations o SET ordinal = n.ordinal, tasks = n.tasks, superseded = n.superseded, failed = n.failed, error = n.error
+    UPDATE reconciler.operations o SET ordinal = c.ordinal, tasks = c.tasks, superseded = c.superseded, failed = c.failed, error = c.error
     FROM (SELECT p.id, CASE WHEN a.strategy = 'waves' THEN reconciler.wave_of(a.waves, p.target) ELSE row_number() OVER (ORDER BY reconciler.wave_of(a.waves, p.target), p.target) END AS ordinal,
               t.tasks, t.superseded, t.failed, t.error
           FROM reconciler.operations p CROSS JOIN LATERAL (SELECT count(*) AS tasks, count(*) FILTER (WHERE k.state = 'superseded') AS superseded,
               count(*) FILTER (WHERE k.state = 'failed') AS failed, min(k.error) AS error FROM reconciler.tasks k WHERE k.operation_id = p.id) AS t
-          WHERE p.apply_id = a.id) AS n
-    WHERE o.id = n.id;
+          WHERE p.apply_id = a.id) AS c
+    WHERE o.id = c.id;
     UPDATE reconciler.applies x SET opened_at = clock_timestamp() WHERE x.id = a.id;
     PERFORM reconciler.note_apply(a.id, 'open');
     PERFORM reconciler.settle_operations(ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id));
@@ -525,8 +537,8 @@ $$;
 
 -- supersede takes objects from older applies, which the caller holds: a newer one has changed them. What these were to bring
 -- there goes with it.
-CREATE FUNCTION reconciler.supersede(apply_ids bigint[], by_apply bigint, xids xid8[], from_xid xid8, from_seq bigint, to_xid xid8, to_seq bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+CREATE FUNCTION reconciler.supersede(apply_ids bigint[], target_ids integer[], resource_ids integer[], keys text[], seqs bigint[]) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     operation_ids bigint[];
     older bigint;
@@ -534,9 +546,9 @@ BEGIN
     -- Two statements: only pending tasks are counted, and RETURNING does not know what a row was.
     WITH lost AS (
         UPDATE reconciler.tasks k SET state = 'superseded', governs = false, settled_at = clock_timestamp()
-        FROM reconciler.apply_objects(supersede.xids, supersede.from_xid, supersede.from_seq, supersede.to_xid, supersede.to_seq) AS n
+        FROM unnest(supersede.target_ids, supersede.resource_ids, supersede.keys, supersede.seqs) AS n(target_id, resource_id, key, seq)
         WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.state = 'pending' AND k.seq < n.seq
-          AND k.operation_id IN (SELECT o.id FROM reconciler.operations o WHERE o.apply_id = ANY (apply_ids) AND o.apply_id <> by_apply)
+          AND EXISTS (SELECT FROM reconciler.operations o WHERE o.id = k.operation_id AND o.apply_id = ANY (apply_ids))
         RETURNING k.operation_id
     ), counted AS (
         UPDATE reconciler.operations o SET superseded = o.superseded + l.n FROM (SELECT x.operation_id, count(*) AS n FROM lost x GROUP BY 1) AS l
@@ -545,7 +557,7 @@ BEGIN
     SELECT coalesce(array_agg(c.id), '{}') INTO operation_ids FROM counted c;
     WITH lost AS (
         UPDATE reconciler.tasks k SET governs = false
-        FROM reconciler.apply_objects(supersede.xids, supersede.from_xid, supersede.from_seq, supersede.to_xid, supersede.to_seq) AS n
+        FROM unnest(supersede.target_ids, supersede.resource_ids, supersede.keys, supersede.seqs) AS n(target_id, resource_id, key, seq)
         WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.state = 'cancelled' AND k.seq < n.seq
         RETURNING k.operation_id
     )
@@ -629,7 +641,7 @@ $$;
 
 -- let_go ends the hold of an operation's objects. fresh: objects that failed or are blocked begin anew.
 CREATE FUNCTION reconciler.let_go(operation_id bigint, patience interval, fresh boolean) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
     UPDATE reconciler.ledger l SET state = 'pending', held_by = NULL, next_attempt_at = clock_timestamp() + patience,
         attempts = CASE WHEN fresh THEN 0 ELSE l.attempts END, failed_hash = CASE WHEN fresh THEN NULL ELSE l.failed_hash END
     FROM reconciler.tasks k
@@ -658,7 +670,7 @@ $$;
 -- still pending counts, so that a call that was made again after a crash is charged once.
 -- Lookups by key, whatever the planner thinks of young tables.
 CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[], resource_ids integer[], keys text[], verdicts text[], errors text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     apply_ids bigint[];
