@@ -64,7 +64,7 @@ BEGIN
         EXECUTE code;
     END LOOP;
     FOR f IN SELECT * FROM reconciler.place_functions(r.id) LOOP
-        EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, 'What a row of resource ' || r.name || ' asks for, for its triggers. Generated.');
+        EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, 'Internal: what a row of resource ' || r.name || ' asks for, for its triggers. Generated.');
     END LOOP;
 END
 $$;
