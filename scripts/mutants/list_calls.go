@@ -25,7 +25,7 @@ var staleness = []Mutant{
 	},
 	{
 		Name: "old-rows-called", Invariant: "I3", Removed: "a row that was read long ago is read again before its call",
-		Edits:   []Edit{{workFile, " || time.Since(l.readAt) > staleAfter {", " {"}},
+		Edits:   []Edit{{workFile, " || time.Since(l.readAt) > staleAfter || ", " || "}},
 		Package: applyTests, Run: "^TestOldRowIsReadAgainBeforeItsCall$",
 	},
 }
