@@ -4,7 +4,7 @@
 
 CREATE TABLE reconciler.grants (
     role_name  name NOT NULL,
-    kind       text NOT NULL CHECK (kind IN ('viewer', 'operator', 'runtime', 'definer')),
+    kind       text NOT NULL CHECK (kind IN ('viewer', 'operator', 'writer', 'runtime', 'definer')),
     granted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     granted_by name NOT NULL DEFAULT session_user,
     PRIMARY KEY (role_name, kind)
@@ -23,9 +23,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT p.oid::regprocedure::text AS object, p.proname, p.provolatile,
             -- Generated functions are called by their owner's triggers alone.
             CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
-                 WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release') THEN 'order'
+                 WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release',
+                     'apply_pause', 'apply_stop', 'apply_start', 'apply_release', 'apply_cancel', 'apply_retry') THEN 'order'
+                 WHEN p.proname = 'begin_apply' THEN 'begin'
                  WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify') THEN 'define'
-                 WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for') THEN 'look'
+                 WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for', 'apply_wait') THEN 'look'
                  ELSE 'internal' END AS purpose
         FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace
     )
@@ -33,7 +35,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     SELECT 'TABLE', r.object, 'SELECT', CASE WHEN r.desired AND rights.kind <> 'runtime' THEN
         (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0 AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%')) END
-    FROM relations r
+    FROM relations r WHERE rights.kind <> 'writer'
     UNION ALL
     SELECT 'TABLE', r.object, p, NULL FROM relations r, unnest('{INSERT,UPDATE,DELETE}'::text[]) AS p
     WHERE rights.kind = 'runtime' AND r.relkind <> 'v' AND NOT r.administrative
@@ -49,7 +51,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     FROM unnest(CASE rights.kind WHEN 'runtime' THEN '{USAGE,SELECT,UPDATE}'::text[] WHEN 'definer' THEN '{USAGE}' END) AS p
     UNION ALL
     SELECT 'FUNCTION', f.object, 'EXECUTE', NULL FROM functions f
-    WHERE f.purpose = ANY (CASE rights.kind WHEN 'viewer' THEN '{look}'::text[] WHEN 'operator' THEN '{look,order}' WHEN 'runtime' THEN '{look,order,internal}' ELSE '{look,define,internal}' END)
+    WHERE f.purpose = ANY (CASE rights.kind WHEN 'viewer' THEN '{look}'::text[] WHEN 'operator' THEN '{look,order,begin}'
+        WHEN 'runtime' THEN '{look,order,begin,internal}' WHEN 'writer' THEN '{begin}' ELSE '{look,define,begin,internal}' END)
 $$;
 
 -- missing_rights lists the rights of a kind that a role has not, by itself or as a member of another role.
@@ -126,9 +129,9 @@ BEGIN
         RAISE EXCEPTION 'role % may not grant rights on reconciler', quote_ident(current_user) USING ERRCODE = 'insufficient_privilege',
             HINT = format('Only %s, the owner of the schema, may.', quote_ident(pg_get_userbyid(owner)));
     END IF;
-    IF check_grant.kind IS NULL OR check_grant.kind NOT IN ('viewer', 'operator', 'runtime', 'definer') THEN
+    IF check_grant.kind IS NULL OR check_grant.kind NOT IN ('viewer', 'operator', 'writer', 'runtime', 'definer') THEN
         RAISE EXCEPTION 'no kind of role is called %', quote_nullable(check_grant.kind) USING ERRCODE = 'invalid_parameter_value',
-            HINT = 'Kinds: viewer (reads), operator (pause, retry, approve, ...), runtime (the daemon), definer (track)';
+            HINT = 'Kinds: viewer (reads), operator (pause, retry, approve, ...), writer (begin_apply), runtime (the daemon), definer (track)';
     END IF;
     IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = check_grant.role_name) THEN
         RAISE EXCEPTION 'no role is named %', quote_nullable(check_grant.role_name) USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE makes one.';

@@ -1082,8 +1082,6 @@ $$;
 COMMENT ON FUNCTION reconciler.gate_moves IS 'Internal: whether waiting can help an object that an apply holds.';
 COMMENT ON FUNCTION reconciler.gate_text IS 'Internal: which apply holds an object.';
 
--- A kind of role for those who write tracked tables and begin applies, and need nothing else of reconciler.
-ALTER TABLE reconciler.grants DROP CONSTRAINT grants_kind_check, ADD CONSTRAINT grants_kind_check CHECK (kind IN ('viewer', 'operator', 'writer', 'runtime', 'definer'));
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked_at timestamptz) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -1116,66 +1114,6 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             ELSE reconciler.gate_text(l)
         END
     END
-$$;
-
-CREATE OR REPLACE FUNCTION reconciler.rights(kind text) RETURNS TABLE (class text, object text, privilege text, columns text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    WITH relations AS (
-        SELECT c.oid, c.oid::regclass::text AS object, c.relname, c.relkind, c.relname LIKE 'desired\_%' AS desired, c.relname IN ('grants', 'goose_db_version') AS administrative
-        FROM pg_class c WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind IN ('r', 'p', 'v')
-    ), functions AS (
-        SELECT p.oid::regprocedure::text AS object, p.proname, p.provolatile,
-            -- Generated functions are called by their owner's triggers alone.
-            CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
-                 WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release',
-                     'apply_pause', 'apply_stop', 'apply_start', 'apply_release', 'apply_cancel', 'apply_retry') THEN 'order'
-                 WHEN p.proname = 'begin_apply' THEN 'begin'
-                 WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify') THEN 'define'
-                 WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for', 'apply_wait') THEN 'look'
-                 ELSE 'internal' END AS purpose
-        FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace
-    )
-    SELECT 'SCHEMA', 'reconciler', p, NULL FROM unnest(CASE WHEN rights.kind = 'definer' THEN '{USAGE,CREATE}'::text[] ELSE '{USAGE}' END) AS p
-    UNION ALL
-    SELECT 'TABLE', r.object, 'SELECT', CASE WHEN r.desired AND rights.kind <> 'runtime' THEN
-        (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0 AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%')) END
-    FROM relations r WHERE rights.kind <> 'writer'
-    UNION ALL
-    SELECT 'TABLE', r.object, p, NULL FROM relations r, unnest('{INSERT,UPDATE,DELETE}'::text[]) AS p
-    WHERE rights.kind = 'runtime' AND r.relkind <> 'v' AND NOT r.administrative
-    UNION ALL
-    SELECT 'TABLE', r.object, 'TRUNCATE', NULL FROM relations r WHERE rights.kind = 'runtime' AND (r.relname ~ '^outbox(_[0-3])?$' AND r.relkind <> 'v' OR r.relname = 'ticks')
-    UNION ALL
-    SELECT 'TABLE', 'reconciler.' || d.name, d.privilege, NULL
-    FROM (VALUES ('resources', 'INSERT'), ('resources', 'UPDATE'), ('resources', 'DELETE'), ('dependencies', 'INSERT'), ('dependencies', 'UPDATE'), ('dependencies', 'DELETE'),
-                 ('outbox', 'INSERT'), ('ledger', 'UPDATE'), ('ledger', 'DELETE')) AS d(name, privilege)
-    WHERE rights.kind = 'definer'
-    UNION ALL
-    SELECT 'SEQUENCE', 'reconciler.outbox_seq', p, NULL
-    FROM unnest(CASE rights.kind WHEN 'runtime' THEN '{USAGE,SELECT,UPDATE}'::text[] WHEN 'definer' THEN '{USAGE}' END) AS p
-    UNION ALL
-    SELECT 'FUNCTION', f.object, 'EXECUTE', NULL FROM functions f
-    WHERE f.purpose = ANY (CASE rights.kind WHEN 'viewer' THEN '{look}'::text[] WHEN 'operator' THEN '{look,order,begin}'
-        WHEN 'runtime' THEN '{look,order,begin,internal}' WHEN 'writer' THEN '{begin}' ELSE '{look,define,begin,internal}' END)
-$$;
-
-CREATE OR REPLACE FUNCTION reconciler.check_grant(role_name name, kind text) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    owner oid := (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'reconciler');
-BEGIN
-    IF NOT pg_has_role(owner, 'USAGE') THEN
-        RAISE EXCEPTION 'role % may not grant rights on reconciler', quote_ident(current_user) USING ERRCODE = 'insufficient_privilege',
-            HINT = format('Only %s, the owner of the schema, may.', quote_ident(pg_get_userbyid(owner)));
-    END IF;
-    IF check_grant.kind IS NULL OR check_grant.kind NOT IN ('viewer', 'operator', 'writer', 'runtime', 'definer') THEN
-        RAISE EXCEPTION 'no kind of role is called %', quote_nullable(check_grant.kind) USING ERRCODE = 'invalid_parameter_value',
-            HINT = 'Kinds: viewer (reads), operator (pause, retry, approve, ...), writer (begin_apply), runtime (the daemon), definer (track)';
-    END IF;
-    IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = check_grant.role_name) THEN
-        RAISE EXCEPTION 'no role is named %', quote_nullable(check_grant.role_name) USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE makes one.';
-    END IF;
-END
 $$;
 -- +goose StatementEnd
 
@@ -1215,68 +1153,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         END
     END
 $$;
-
-CREATE OR REPLACE FUNCTION reconciler.rights(kind text) RETURNS TABLE (class text, object text, privilege text, columns text)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    WITH relations AS (
-        SELECT c.oid, c.oid::regclass::text AS object, c.relname, c.relkind, c.relname LIKE 'desired\_%' AS desired, c.relname IN ('grants', 'goose_db_version') AS administrative
-        FROM pg_class c WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind IN ('r', 'p', 'v')
-    ), functions AS (
-        SELECT p.oid::regprocedure::text AS object, p.proname, p.provolatile,
-            -- Generated functions are called by their owner's triggers alone.
-            CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
-                 WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release') THEN 'order'
-                 WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify') THEN 'define'
-                 WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for') THEN 'look'
-                 ELSE 'internal' END AS purpose
-        FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace
-    )
-    SELECT 'SCHEMA', 'reconciler', p, NULL FROM unnest(CASE WHEN rights.kind = 'definer' THEN '{USAGE,CREATE}'::text[] ELSE '{USAGE}' END) AS p
-    UNION ALL
-    SELECT 'TABLE', r.object, 'SELECT', CASE WHEN r.desired AND rights.kind <> 'runtime' THEN
-        (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0 AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%')) END
-    FROM relations r
-    UNION ALL
-    SELECT 'TABLE', r.object, p, NULL FROM relations r, unnest('{INSERT,UPDATE,DELETE}'::text[]) AS p
-    WHERE rights.kind = 'runtime' AND r.relkind <> 'v' AND NOT r.administrative
-    UNION ALL
-    SELECT 'TABLE', r.object, 'TRUNCATE', NULL FROM relations r WHERE rights.kind = 'runtime' AND (r.relname ~ '^outbox(_[0-3])?$' AND r.relkind <> 'v' OR r.relname = 'ticks')
-    UNION ALL
-    SELECT 'TABLE', 'reconciler.' || d.name, d.privilege, NULL
-    FROM (VALUES ('resources', 'INSERT'), ('resources', 'UPDATE'), ('resources', 'DELETE'), ('dependencies', 'INSERT'), ('dependencies', 'UPDATE'), ('dependencies', 'DELETE'),
-                 ('outbox', 'INSERT'), ('ledger', 'UPDATE'), ('ledger', 'DELETE')) AS d(name, privilege)
-    WHERE rights.kind = 'definer'
-    UNION ALL
-    SELECT 'SEQUENCE', 'reconciler.outbox_seq', p, NULL
-    FROM unnest(CASE rights.kind WHEN 'runtime' THEN '{USAGE,SELECT,UPDATE}'::text[] WHEN 'definer' THEN '{USAGE}' END) AS p
-    UNION ALL
-    SELECT 'FUNCTION', f.object, 'EXECUTE', NULL FROM functions f
-    WHERE f.purpose = ANY (CASE rights.kind WHEN 'viewer' THEN '{look}'::text[] WHEN 'operator' THEN '{look,order}' WHEN 'runtime' THEN '{look,order,internal}' ELSE '{look,define,internal}' END)
-$$;
-
-CREATE OR REPLACE FUNCTION reconciler.check_grant(role_name name, kind text) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    owner oid := (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'reconciler');
-BEGIN
-    IF NOT pg_has_role(owner, 'USAGE') THEN
-        RAISE EXCEPTION 'role % may not grant rights on reconciler', quote_ident(current_user) USING ERRCODE = 'insufficient_privilege',
-            HINT = format('Only %s, the owner of the schema, may.', quote_ident(pg_get_userbyid(owner)));
-    END IF;
-    IF check_grant.kind IS NULL OR check_grant.kind NOT IN ('viewer', 'operator', 'runtime', 'definer') THEN
-        RAISE EXCEPTION 'no kind of role is called %', quote_nullable(check_grant.kind) USING ERRCODE = 'invalid_parameter_value',
-            HINT = 'Kinds: viewer (reads), operator (pause, retry, approve, ...), runtime (the daemon), definer (track)';
-    END IF;
-    IF NOT EXISTS (SELECT FROM pg_roles r WHERE r.rolname = check_grant.role_name) THEN
-        RAISE EXCEPTION 'no role is named %', quote_nullable(check_grant.role_name) USING ERRCODE = 'undefined_object', HINT = 'CREATE ROLE makes one.';
-    END IF;
-END
-$$;
 -- +goose StatementEnd
 -- What applies held follows its rows again.
 UPDATE reconciler.ledger SET state = 'pending', held_by = NULL, next_attempt_at = clock_timestamp() WHERE state = 'held' AND held_by = 'gate';
-DELETE FROM reconciler.grants WHERE kind = 'writer';
-ALTER TABLE reconciler.grants DROP CONSTRAINT grants_kind_check, ADD CONSTRAINT grants_kind_check CHECK (kind IN ('viewer', 'operator', 'runtime', 'definer'));
 DROP VIEW reconciler.apply_tasks, reconciler.apply_targets, reconciler.apply_status;
 DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.gate_moves, reconciler.gate_text, reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
