@@ -28,6 +28,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN t.circuit_open_since IS NOT NULL THEN format('does not answer since %s: %s', date_trunc('second', t.circuit_open_since), coalesce(t.circuit_error, 'no reason known')) END
 $$;
 
+-- gate_text and gate_moves are about objects that an apply holds; there are none before there are applies.
+CREATE FUNCTION reconciler.gate_text(l reconciler.ledger) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT 'waits for its turn in a rollout' $$;
+
+CREATE FUNCTION reconciler.gate_moves(l reconciler.ledger) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT true $$;
+
 -- reason says why an object is not applied, and what would change that; NULL for an applied one.
 CREATE FUNCTION reconciler.reason(l reconciler.ledger, t reconciler.targets, resource text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -43,7 +50,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             WHEN 'guard' THEN coalesce('the guard holds its delete: ' || reconciler.guard_text(t), 'the guard holds its delete; ' || reconciler.quote_call('approve', ARRAY[t.name]))
             WHEN 'sync' THEN 'its delete waits until the running sync has counted all deletes'
             WHEN 'batch' THEN 'its delete waits until all deletes of one change are counted'
-            ELSE 'waits for its turn in a rollout'
+            ELSE reconciler.gate_text(l)
         END
     END
 $$;
@@ -53,6 +60,8 @@ COMMENT ON FUNCTION reconciler.counted IS 'Internal: a number with its noun.';
 COMMENT ON FUNCTION reconciler.pause_text IS 'Internal: who paused a target, since when and why.';
 COMMENT ON FUNCTION reconciler.guard_text IS 'Internal: what the guard of a target holds.';
 COMMENT ON FUNCTION reconciler.circuit_text IS 'Internal: since when a target does not answer.';
+COMMENT ON FUNCTION reconciler.gate_moves IS 'Internal: whether waiting can help an object that an apply holds.';
+COMMENT ON FUNCTION reconciler.gate_text IS 'Internal: which apply holds an object.';
 COMMENT ON FUNCTION reconciler.reason IS 'Internal: why an object is not applied, and what would change that.';
 
 CREATE VIEW reconciler.objects AS
@@ -215,4 +224,4 @@ COMMENT ON COLUMN reconciler.status.last_error IS 'Why the target does not answe
 -- +goose Down
 DROP VIEW reconciler.status, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.syncs, reconciler.drift,
     reconciler.held, reconciler.failing, reconciler.objects;
-DROP FUNCTION reconciler.reason, reconciler.circuit_text, reconciler.guard_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;
+DROP FUNCTION reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;

@@ -43,7 +43,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             OR t.paused_at IS NULL AND (
                 EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
                         AND (l.applied_revision < still_moving.revision OR l.desired_revision <= still_moving.revision OR l.applied_revision IS NULL))
-                OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')))))
+                OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')
+                        AND (l.held_by <> 'gate' OR reconciler.gate_moves(l))))))
 $$;
 
 -- wanting is the name of a resource with a running row that names this target; NULL for none. A resource whose rows

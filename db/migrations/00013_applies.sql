@@ -1063,7 +1063,7 @@ COMMENT ON COLUMN reconciler.apply_tasks.held IS 'The object keeps what it has w
 
 -- +goose StatementBegin
 -- gate_text says which apply holds an object.
-CREATE FUNCTION reconciler.gate_text(l reconciler.ledger) RETURNS text
+CREATE OR REPLACE FUNCTION reconciler.gate_text(l reconciler.ledger) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce((SELECT CASE WHEN a.completed_at IS NULL THEN format('waits for its turn in apply %s (%s)', a.id, a.title)
             ELSE format('apply %s (%s) is %s and had not reached it; %s', a.id, a.title, a.state, reconciler.apply_call('release', a.id)) END
@@ -1072,48 +1072,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- gate_moves says whether an object that an apply holds may be let go without a person.
-CREATE FUNCTION reconciler.gate_moves(l reconciler.ledger) RETURNS boolean
+CREATE OR REPLACE FUNCTION reconciler.gate_moves(l reconciler.ledger) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT NOT EXISTS (SELECT FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id JOIN reconciler.applies a ON a.id = o.apply_id
         WHERE k.target_id = l.target_id AND k.resource_id = l.resource_id AND k.key = l.key AND k.governs AND NOT o.is_open
           AND (a.completed_at IS NOT NULL OR a.state IN ('paused', 'stopped')))
-$$;
--- +goose StatementEnd
-COMMENT ON FUNCTION reconciler.gate_moves IS 'Internal: whether waiting can help an object that an apply holds.';
-COMMENT ON FUNCTION reconciler.gate_text IS 'Internal: which apply holds an object.';
-
--- +goose StatementBegin
-CREATE OR REPLACE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked_at timestamptz) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT EXISTS (
-        SELECT FROM reconciler.targets t
-        WHERE t.configured AND (only_target IS NULL OR t.name = only_target) AND (
-            t.cursor_revision IS NULL OR t.cursor_revision < still_moving.revision
-            OR EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.state IN ('requested', 'running') AND reconciler.awaited(s, asked_at))
-            OR t.paused_at IS NULL AND (
-                EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
-                        AND (l.applied_revision < still_moving.revision OR l.desired_revision <= still_moving.revision OR l.applied_revision IS NULL))
-                OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')
-                        AND (l.held_by <> 'gate' OR reconciler.gate_moves(l))))))
-$$;
-
-CREATE OR REPLACE FUNCTION reconciler.reason(l reconciler.ledger, t reconciler.targets, resource text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE l.state
-        WHEN 'pending' THEN CASE WHEN l.wanted THEN 'waits for its turn' ELSE 'its delete waits for its turn' END
-            || CASE WHEN l.next_attempt_at > clock_timestamp() THEN format(', not before %s', date_trunc('second', l.next_attempt_at)) ELSE '' END
-        WHEN 'failing' THEN format('attempt %s to %s it failed: %s; next attempt at %s', l.attempts, CASE WHEN l.wanted THEN 'apply' ELSE 'delete' END,
-            coalesce(l.last_error, 'no reason known'), date_trunc('second', l.next_attempt_at))
-        WHEN 'blocked' THEN format('cannot be %s: %s; waits for a change of its row, or %s', CASE WHEN l.wanted THEN 'applied' ELSE 'deleted' END,
-            coalesce(l.last_error, 'no reason known'), reconciler.quote_call('retry', ARRAY[t.name, resource, l.key]))
-        WHEN 'held' THEN CASE l.held_by
-            WHEN 'pause' THEN coalesce('target is ' || reconciler.pause_text(t) || '; ' || reconciler.quote_call('resume', ARRAY[t.name]), 'held since a pause that is over; ' || reconciler.quote_call('resume', ARRAY[t.name]))
-            WHEN 'guard' THEN coalesce('the guard holds its delete: ' || reconciler.guard_text(t), 'the guard holds its delete; ' || reconciler.quote_call('approve', ARRAY[t.name]))
-            WHEN 'sync' THEN 'its delete waits until the running sync has counted all deletes'
-            WHEN 'batch' THEN 'its delete waits until all deletes of one change are counted'
-            ELSE reconciler.gate_text(l)
-        END
-    END
 $$;
 -- +goose StatementEnd
 
@@ -1122,43 +1085,17 @@ SELECT reconciler.regrant();
 
 -- +goose Down
 -- +goose StatementBegin
-CREATE OR REPLACE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked_at timestamptz) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT EXISTS (
-        SELECT FROM reconciler.targets t
-        WHERE t.configured AND (only_target IS NULL OR t.name = only_target) AND (
-            t.cursor_revision IS NULL OR t.cursor_revision < still_moving.revision
-            OR EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.state IN ('requested', 'running') AND reconciler.awaited(s, asked_at))
-            OR t.paused_at IS NULL AND (
-                EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
-                        AND (l.applied_revision < still_moving.revision OR l.desired_revision <= still_moving.revision OR l.applied_revision IS NULL))
-                OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')))))
-$$;
+CREATE OR REPLACE FUNCTION reconciler.gate_text(l reconciler.ledger) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT 'waits for its turn in a rollout' $$;
 
-CREATE OR REPLACE FUNCTION reconciler.reason(l reconciler.ledger, t reconciler.targets, resource text) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE l.state
-        WHEN 'pending' THEN CASE WHEN l.wanted THEN 'waits for its turn' ELSE 'its delete waits for its turn' END
-            || CASE WHEN l.next_attempt_at > clock_timestamp() THEN format(', not before %s', date_trunc('second', l.next_attempt_at)) ELSE '' END
-        WHEN 'failing' THEN format('attempt %s to %s it failed: %s; next attempt at %s', l.attempts, CASE WHEN l.wanted THEN 'apply' ELSE 'delete' END,
-            coalesce(l.last_error, 'no reason known'), date_trunc('second', l.next_attempt_at))
-        WHEN 'blocked' THEN format('cannot be %s: %s; waits for a change of its row, or %s', CASE WHEN l.wanted THEN 'applied' ELSE 'deleted' END,
-            coalesce(l.last_error, 'no reason known'), reconciler.quote_call('retry', ARRAY[t.name, resource, l.key]))
-        WHEN 'held' THEN CASE l.held_by
-            WHEN 'pause' THEN coalesce('target is ' || reconciler.pause_text(t) || '; ' || reconciler.quote_call('resume', ARRAY[t.name]), 'held since a pause that is over; ' || reconciler.quote_call('resume', ARRAY[t.name]))
-            WHEN 'guard' THEN coalesce('the guard holds its delete: ' || reconciler.guard_text(t), 'the guard holds its delete; ' || reconciler.quote_call('approve', ARRAY[t.name]))
-            WHEN 'sync' THEN 'its delete waits until the running sync has counted all deletes'
-            WHEN 'batch' THEN 'its delete waits until all deletes of one change are counted'
-            ELSE 'waits for its turn in a rollout'
-        END
-    END
-$$;
+CREATE OR REPLACE FUNCTION reconciler.gate_moves(l reconciler.ledger) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT true $$;
 -- +goose StatementEnd
 -- What applies held follows its rows again.
 UPDATE reconciler.ledger SET state = 'pending', held_by = NULL, next_attempt_at = clock_timestamp() WHERE state = 'held' AND held_by = 'gate';
 DROP VIEW reconciler.apply_tasks, reconciler.apply_targets, reconciler.apply_status;
 DROP TRIGGER leave_applies ON reconciler.targets;
-DROP FUNCTION reconciler.gate_moves, reconciler.gate_text, reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
+DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
     reconciler.leave_applies, reconciler.forget_applies, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
     reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
