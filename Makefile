@@ -88,8 +88,9 @@ bench: build ## Measure against limits and alternatives of the same run; writes 
 	./bench/run.sh -binary bin/reconciler -out bench $(BENCHFLAGS)
 
 .PHONY: bench/peers
-bench/peers: ## Measure against kine, River and others on the same work; writes bench/peers/peers.md
+bench/peers: ## Measure against kine, River and others on the same work; writes bench/peers/peers.md and bench/RESULTS.md
 	./bench/peers/run.sh -out . $(BENCHFLAGS)
+	go run ./bench -render -out bench
 
 .PHONY: images
 images: ## Build PostgreSQL test images from Debian packages, for machines that cannot pull

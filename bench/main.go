@@ -20,13 +20,16 @@ import (
 	"time"
 )
 
-// benches are all measurements, in the order of the results.
-var benches = []struct {
+// bench is one measurement.
+type bench struct {
 	name string
 	run  func(context.Context, *lab) ([]Figure, error)
-}{
+}
+
+// benches are all measurements, in the order of the results.
+var benches = []bench{
 	{"writers", benchWriters}, {"latency", benchLatency}, {"bulk", benchBulk}, {"drain", benchDrain},
-	{"sync", benchSync}, {"rest", benchRest}, {"targets", benchTargets}, {"sustained", benchSustained}, {"churn", benchChurn},
+	{"sync", benchSync}, {"rest", benchRest}, {"targets", benchTargets}, {"cost", benchCost}, {"applies", benchApplies}, {"sustained", benchSustained}, {"churn", benchChurn},
 }
 
 func main() { os.Exit(run()) }
@@ -40,11 +43,20 @@ func run() int {
 	flag.IntVar(&l.rounds, "rounds", 5, "rounds of each measurement, interleaved")
 	flag.DurationVar(&l.length, "length", 3*time.Second, "length of one round of commits")
 	flag.Float64Var(&l.scale, "scale", 1, "what numbers of rows are multiplied with")
-	only := flag.String("only", ".", "regular expression of the measurements to make: writers, latency, bulk, drain, sync, rest, targets, sustained, churn")
-	out := flag.String("out", "", "directory for RESULTS.md and results.json; none: they are only printed")
+	only := flag.String("only", ".", "regular expression of the measurements to make: writers, latency, bulk, drain, sync, rest, targets, cost, applies, sustained, churn")
+	out := flag.String("out", "", "directory for RESULTS.md and results.json, where they take the place of older ones of the same name; none: they are only printed")
+	again := flag.Bool("render", false, "only write RESULTS.md anew from what -out holds")
 	quick := flag.Bool("quick", false, "see in a minute that everything works; the figures mean nothing")
 	flag.Parse()
 	chosen, err := regexp.Compile(*only)
+	if *again {
+		err = render(*out)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			return 1
+		}
+		return 0
+	}
 	if l.admin == "" || l.rounds < 1 || l.scale <= 0 || err != nil {
 		fmt.Fprintln(os.Stderr, "bench: -url is missing, -rounds or -scale is not positive, or -only is no regular expression")
 		return 2
@@ -67,34 +79,38 @@ func perform(ctx context.Context, l *lab, chosen *regexp.Regexp, out string) (er
 		return err
 	}
 	defer func() { _ = os.RemoveAll(l.dir) }()
+	if _, err := exec.LookPath(l.binary); err != nil {
+		return fmt.Errorf("-binary: %w", err)
+	}
 	defer l.drop()
 	if err := l.fresh(ctx); err != nil {
 		return err
 	}
-	where := surroundings{At: time.Now().UTC(), Commit: commit(ctx), Go: runtime.Version(), CPUs: runtime.NumCPU(), CPU: cpuModel(), Rounds: l.rounds, Scale: l.scale}
+	where := section{Commit: commit(ctx), Go: runtime.Version(), CPUs: runtime.NumCPU(), CPU: cpuModel(), Rounds: l.rounds, Scale: l.scale}
 	if err := l.pool.QueryRow(ctx, "SHOW server_version").Scan(&where.PostgreSQL); err != nil {
 		return err
 	}
-	var all []Figure
 	for _, bench := range benches {
 		if !chosen.MatchString(bench.name) {
 			continue
 		}
 		began := time.Now()
-		figures, err := bench.run(ctx, l)
-		if err != nil {
+		s := where
+		s.Name, s.At = bench.name, began.UTC()
+		if s.Figures, err = bench.run(ctx, l); err != nil {
 			return fmt.Errorf("%s: %w", bench.name, err)
 		}
-		for _, f := range figures {
+		for _, f := range s.Figures {
 			_, _ = fmt.Fprintln(os.Stdout, f.line())
 		}
 		fmt.Fprintf(os.Stderr, "%s took %s\n", bench.name, time.Since(began).Round(time.Second))
-		all = append(all, figures...)
+		if out != "" {
+			if err := keep(out, s); err != nil {
+				return err
+			}
+		}
 	}
-	if out == "" {
-		return nil
-	}
-	return write(out, where, all)
+	return nil
 }
 
 // commit names what is measured.

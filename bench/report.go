@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,8 +61,9 @@ func (f Figure) line() string {
 	return fmt.Sprintf("| %s | %s | %s %s | %s | %s | %s | %s |", f.Bench, f.What, measure.SpreadOf(f.Values), f.Unit, against, ratio, f.Goal, met)
 }
 
-// surroundings say where figures come from.
-type surroundings struct {
+// section is what one measurement gave, and where and when.
+type section struct {
+	Name       string    `json:"name"`
 	At         time.Time `json:"at"`
 	Commit     string    `json:"commit"`
 	PostgreSQL string    `json:"postgresql"`
@@ -68,6 +72,7 @@ type surroundings struct {
 	CPU        string    `json:"cpu"`
 	Rounds     int       `json:"rounds"`
 	Scale      float64   `json:"scale"`
+	Figures    []Figure  `json:"figures"`
 }
 
 func cpuModel() string {
@@ -85,32 +90,78 @@ func cpuModel() string {
 
 const resultsHead = `# Results
 
-Written by ` + "`make bench`" + `; raw figures are in [results.json](results.json).
+Written by ` + "`make bench`" + `; raw figures are in [results.json](results.json). The product, the writers and the server share the
+machine, and the server has fsync on. Every comparison is made in the same run, in interleaved rounds; given is the median (with
+minimum and maximum). Absolute figures belong to one machine and one hour; ratios travel.
+`
 
-%s, %d processors (%s), PostgreSQL %s with fsync on, %s, commit %s, scale %s. The product, the writers and the server share
-the machine. Every comparison is made in the same run, in interleaved rounds; given is the median of %d rounds (with minimum
-and maximum). Absolute figures belong to this machine and this hour; ratios travel.
+const (
+	sectionHead = `
+## %s
+
+%s, %d processors (%s), PostgreSQL %s, %s, commit %s, %d rounds, scale %s.
 
 | bench | what | measured | against | ratio | goal | met |
 |---|---|---|---|---|---|---|
 `
+	// peersFile is what bench/peers writes; the results begin with it.
+	peersFile = "peers/peers.md"
+)
 
-// write keeps the figures as results.json and RESULTS.md.
-func write(dir string, where surroundings, figures []Figure) error {
-	raw, err := json.MarshalIndent(struct {
-		surroundings
-		Figures []Figure `json:"figures"`
-	}{where, figures}, "", "  ")
+// keep puts a section into results.json in place of the one of the same name, and writes RESULTS.md from all of them.
+func keep(dir string, fresh section) error {
+	sections, err := kept(dir)
+	if err != nil {
+		return err
+	}
+	sections = slices.DeleteFunc(sections, func(s section) bool { return s.Name == fresh.Name })
+	sections = append(sections, fresh)
+	place := func(name string) int { return slices.IndexFunc(benches, func(b bench) bool { return b.name == name }) }
+	slices.SortFunc(sections, func(a, b section) int { return place(a.Name) - place(b.Name) })
+	raw, err := json.MarshalIndent(sections, "", "  ")
 	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(raw, '\n'), 0o600); err != nil {
 		return err
 	}
+	return render(dir)
+}
+
+// kept reads results.json; there may be none yet.
+func kept(dir string) (sections []section, err error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "results.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(raw, &sections); err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(dir, "results.json"), err)
+	}
+	return sections, nil
+}
+
+// render writes RESULTS.md from results.json, and from what bench/peers has written.
+func render(dir string) error {
+	sections, err := kept(dir)
+	if err != nil {
+		return err
+	}
 	var b strings.Builder
-	fmt.Fprintf(&b, resultsHead, where.At.Format(time.DateOnly), where.CPUs, where.CPU, where.PostgreSQL, where.Go, where.Commit, measure.Short(where.Scale), where.Rounds)
-	for _, f := range figures {
-		b.WriteString(f.line() + "\n")
+	b.WriteString(resultsHead)
+	peers, err := os.ReadFile(filepath.Join(dir, peersFile))
+	if err == nil {
+		_, text, _ := strings.Cut(string(peers), "\n")
+		b.WriteString("\n## Against others\n" + strings.ReplaceAll(text, "(README.md)", "(peers/README.md)"))
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, s := range sections {
+		fmt.Fprintf(&b, sectionHead, s.Name, s.At.Format(time.DateOnly), s.CPUs, s.CPU, s.PostgreSQL, s.Go, s.Commit, s.Rounds, measure.Short(s.Scale))
+		for _, f := range s.Figures {
+			b.WriteString(f.line() + "\n")
+		}
 	}
 	return os.WriteFile(filepath.Join(dir, "RESULTS.md"), []byte(b.String()), 0o600)
 }
