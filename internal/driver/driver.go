@@ -77,6 +77,13 @@ type Checker interface {
 	Check(ctx context.Context) error
 }
 
+// HealthReporter is a driver that can say whether what it applied works: a driver whose options say how to ask is one,
+// the same driver without them is none. An apply asks between one target and the next; it is no reason to stop calling.
+type HealthReporter interface {
+	// Health returns nil when what was applied is healthy, and otherwise why it is not, or why that is not known.
+	Health(ctx context.Context) error
+}
+
 // Troubled is a driver that goes on working after its calls have returned (a reload command), and can say
 // that this work fails at the moment. Status and doctor show it; it is no reason to stop calling.
 type Troubled interface {

@@ -263,5 +263,11 @@ func checks(t *testing.T, b *bench) {
 	if troubled, ok := b.Driver.(driver.Troubled); ok {
 		require.NoError(t, troubled.Trouble())
 	}
-	require.Zero(t, b.Count(t), "Check changed the target")
+	if reporter, ok := b.Driver.(driver.HealthReporter); ok {
+		require.NoError(t, reporter.Health(t.Context()))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("the target was handed over"))
+		require.Error(t, reporter.Health(ctx), "what was not asked is not healthy")
+	}
+	require.Zero(t, b.Count(t), "looking changed the target")
 }

@@ -47,9 +47,14 @@ const token = "t0ken-value"
 
 func open(t *testing.T, opts driver.Options) driver.Driver {
 	t.Helper()
-	vars := map[string]string{
-		"PATH": os.Getenv("PATH"), "TOKEN": token, "RECONCILER_DATABASE_URL": "postgres://user:pa55word@host/db", "PGPASSWORD": "pa55word",
-	}
+	return openWith(t, opts, map[string]string{
+		"TOKEN": token, "RECONCILER_DATABASE_URL": "postgres://user:pa55word@host/db", "PGPASSWORD": "pa55word",
+	})
+}
+
+func openWith(t *testing.T, opts driver.Options, vars map[string]string) driver.Driver {
+	t.Helper()
+	vars["PATH"] = os.Getenv("PATH")
 	d, err := exec.Kind().Open("test", opts, driver.Env{Getenv: func(name string) string { return vars[name] }})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, d.Close(t.Context())) })
@@ -74,7 +79,7 @@ func TestConformance(t *testing.T) {
 		}
 		return drivertest.Fixture{
 			Driver: open(t, driver.Options{
-				"command": []any{store}, "list_command": []any{store, "list"}, "dir": wd,
+				"command": []any{store}, "list_command": []any{store, "list"}, "health": shell("cat >&2"), "dir": wd,
 				"env": map[string]any{"STORE_DIR": dir}, "env_from": []any{"TOKEN"},
 			}),
 			Target: "test",

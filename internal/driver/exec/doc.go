@@ -9,5 +9,5 @@
 //
 // What it writes to standard error ends up, shortened, in the object's last error. Nothing of it outlives the
 // call: the whole process group is stopped when the call's time is up. A second program may list what the
-// target has.
+// target has, a third one say whether it is healthy.
 package exec

@@ -205,17 +205,18 @@ func TestOpenReportsEveryProblem(t *testing.T) {
 			{Path: "options.command", Text: "must be a list of strings, not this string"},
 		}},
 		"Everything": {driver.Options{
-			"command": []any{"/no/such/program"}, "list_command": []any{""}, "dir": "/no/such/dir", "env": map[string]any{"A=B": "x", "C": 1},
+			"command": []any{"/no/such/program"}, "list_command": []any{""}, "health": []any{}, "dir": "/no/such/dir", "env": map[string]any{"A=B": "x", "C": 1},
 			"env_from": []any{"NOT_SET", "x y"}, "shell": true,
 		}, driver.Problems{
 			{Path: "options.command", Text: "the program /no/such/program cannot be run: stat /no/such/program: no such file or directory"},
 			{Path: "options.list_command", Text: `must be a list that begins with a program, such as ["systemctl", "reload", "nginx"]`},
+			{Path: "options.health", Text: `must be a list that begins with a program, such as ["systemctl", "reload", "nginx"]`},
 			{Path: "options.dir", Text: "there is no directory /no/such/dir"},
 			{Path: "options.env.C", Text: "must be a string, not a number"},
 			{Path: "options.env", Text: `"A=B" cannot be the name of an environment variable (letters, digits and _)`},
 			{Path: "options.env_from", Text: "the environment variable NOT_SET is not set"},
 			{Path: "options.env_from", Text: "must be the name of an environment variable (letters, digits and _), not its value"},
-			{Path: "options.shell", Text: "unknown option; known here: command, dir, env, env_from, list_command"},
+			{Path: "options.shell", Text: "unknown option; known here: command, dir, env, env_from, health, list_command"},
 		}},
 		"Twice": {driver.Options{"command": []any{"sh"}, "env": map[string]any{"TOKEN": "x"}, "env_from": []any{"TOKEN"}}, driver.Problems{
 			{Path: "options.env_from", Text: "TOKEN stands in env too: give one of the two"},

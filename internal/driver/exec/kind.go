@@ -15,13 +15,25 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 		r.Problemf("command", `is required: a list that begins with a program, such as ["/usr/local/bin/apply"]`)
 	}
 	p := &program{target: target, args: process.ReadArgs(r, "command")}
-	listing := process.ReadArgs(r, "list_command")
+	listing, health := process.ReadArgs(r, "list_command"), process.ReadArgs(r, "health")
 	p.dir, p.environ, p.scrubber = process.ReadSurroundings(r, env.Getenv)
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	if listing != nil {
-		return &listingProgram{program: p, list: listing}, nil
+	lister, reporter := &listingProgram{program: p, list: listing}, &healthProgram{of: p, args: health}
+	switch {
+	case listing != nil && health != nil:
+		return struct {
+			*listingProgram
+			*healthProgram
+		}{lister, reporter}, nil
+	case listing != nil:
+		return lister, nil
+	case health != nil:
+		return struct {
+			*program
+			*healthProgram
+		}{p, reporter}, nil
 	}
 	return p, nil
 }

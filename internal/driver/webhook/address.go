@@ -16,6 +16,7 @@ type address struct {
 	path   string // everything before the query, with placeholders
 	query  string // with its question mark, or empty
 	origin string // scheme and host: what errors may show
+	option string // the option to set another one with
 	parsed *url.URL
 }
 
@@ -40,16 +41,9 @@ func parseAddress(text string) (address, error) {
 		return address{}, errors.New("has placeholders but not {key}: all objects would have one URL")
 	}
 	// Not a letter of it is a placeholder's, so what is wrong is wrong for every object.
-	sample, err := url.Parse(placeholder.ReplaceAllString(path+query, "x"))
-	switch {
-	case err != nil:
-		return address{}, errors.New("cannot be read as a URL")
-	case sample.Scheme != "http" && sample.Scheme != "https":
-		return address{}, errors.New("must begin with https:// or http://")
-	case sample.Host == "":
-		return address{}, errors.New("has no host")
-	case strings.Contains(text, "#"):
-		return address{}, errors.New("must not have a fragment (#...)")
+	sample, err := parseURL(placeholder.ReplaceAllString(path+query, "x"))
+	if err != nil {
+		return address{}, err
 	}
 	rest, ok := strings.CutPrefix(path, authority(path))
 	if !ok || placeholder.MatchString(authority(path)) {
@@ -58,7 +52,34 @@ func parseAddress(text string) (address, error) {
 	if strings.ContainsAny(placeholder.ReplaceAllString(rest+query, ""), "{}") {
 		return address{}, errors.New("has a brace that belongs to no placeholder")
 	}
-	return address{path: path, query: query, origin: sample.Scheme + "://" + sample.Host, parsed: sample}, nil
+	return address{path: path, query: query, origin: sample.Scheme + "://" + sample.Host, option: "url", parsed: sample}, nil
+}
+
+// parseHealthAddress reads the URL that is asked about the target as a whole.
+func parseHealthAddress(text string) (address, error) {
+	if strings.ContainsAny(text, "{}") {
+		return address{}, errors.New("must not have placeholders: it stands for the whole target")
+	}
+	parsed, err := parseURL(text)
+	if err != nil {
+		return address{}, err
+	}
+	return address{path: text, origin: parsed.Scheme + "://" + parsed.Host, option: "health_url", parsed: parsed}, nil
+}
+
+func parseURL(text string) (*url.URL, error) {
+	parsed, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return nil, errors.New("cannot be read as a URL")
+	case parsed.Scheme != "http" && parsed.Scheme != "https":
+		return nil, errors.New("must begin with https:// or http://")
+	case parsed.Host == "":
+		return nil, errors.New("has no host")
+	case strings.Contains(text, "#"):
+		return nil, errors.New("must not have a fragment (#...)")
+	}
+	return parsed, nil
 }
 
 // authority returns scheme, user and host of a URL.

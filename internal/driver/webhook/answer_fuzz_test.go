@@ -61,6 +61,11 @@ func FuzzAnswer(f *testing.F) {
 		require.Equal(t, status >= 200 && status < 300 || none, outcome.Verdict == driver.VerdictDone, "status %d", status)
 		require.Equal(t, outcome.Verdict == driver.VerdictRetryAfter, outcome.After > 0)
 		require.LessOrEqual(t, outcome.After, time.Hour)
+		unhealthy := (&healthEndpoint{of: h, at: h.address}).Health(t.Context())
+		require.Equal(t, status >= 200 && status < 300, unhealthy == nil, "status %d", status)
+		if unhealthy != nil {
+			requirePresentable(t, unhealthy.Error())
+		}
 		if outcome.Verdict == driver.VerdictDone {
 			require.NoError(t, outcome.Err)
 			return

@@ -115,13 +115,17 @@ func TestConformance(t *testing.T) {
 
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture {
 		rc := &receiver{objects: map[[2]string]string{}, paths: map[string][2]string{}, newest: map[[2]string][2]int64{}}
-		server := httptest.NewServer(rc)
+		mux := http.NewServeMux()
+		mux.Handle("/hooks/", rc)
+		mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+		server := httptest.NewServer(mux)
 		t.Cleanup(server.Close)
 		wd, err := os.ReadDir(".")
 		require.NoError(t, err)
 		return drivertest.Fixture{
 			Driver: open(t, driver.Options{
 				"url": server.URL + "/hooks", "secret_env": "HOOK_SECRET", "headers_env": map[string]any{"Authorization": "HOOK_TOKEN"},
+				"health_url": server.URL + "/health",
 			}),
 			Target: "test",
 			Read: func(_ *testing.T, resource, key string) (string, bool) {

@@ -35,6 +35,7 @@ func open(_ string, opts driver.Options, env driver.Env) (driver.Driver, error) 
 		headers:  readHeaders(r, env.Getenv, labels),
 		now:      time.Now,
 	}
+	health := readHealthAddress(r, env.Getenv, labels)
 	roots := readRoots(r)
 	connect := r.Duration("connect_timeout", connectTimeoutDefault, connectTimeoutMin, connectTimeoutMax)
 	if err := r.Err(); err != nil {
@@ -42,42 +43,60 @@ func open(_ string, opts driver.Options, env driver.Env) (driver.Driver, error) 
 	}
 	h.client = newClient(roots, connect)
 	h.scrubber = driver.NewScrubber(labels)
-	return h, nil
+	if health.path == "" {
+		return h, nil
+	}
+	return struct {
+		*hook
+		*healthEndpoint
+	}{h, &healthEndpoint{of: h, at: health}}, nil
 }
 
-// readAddress reads url, or a URL that is a secret as a whole. What of a URL may be secret gets a label: the
-// endpoint may repeat it.
 func readAddress(r *options.Reader, getenv func(string) string, labels map[string]string) address {
-	text, option := r.String("url", ""), "url"
-	secret := r.Secret("url", getenv)
-	given := 0
-	for _, name := range []string{"url", "url_env", "url_file"} {
-		if r.Has(name) {
-			given++
-			option = name
+	given, a := readURL(r, "url", getenv, labels, parseAddress)
+	if !given {
+		r.Problemf("url", "is required (or options.url_env, if it is a secret)")
+	}
+	return a
+}
+
+func readHealthAddress(r *options.Reader, getenv func(string) string, labels map[string]string) address {
+	_, a := readURL(r, "health_url", getenv, labels, parseHealthAddress)
+	return a
+}
+
+// readURL reads an option with a URL, or a URL that is a secret as a whole. What of a URL may be secret gets a label: the
+// endpoint may repeat it.
+func readURL(r *options.Reader, name string, getenv func(string) string, labels map[string]string, parse func(string) (address, error)) (given bool, a address) {
+	text, option := r.String(name, ""), name
+	secret := r.Secret(name, getenv)
+	sources := 0
+	for _, source := range []string{name, name + "_env", name + "_file"} {
+		if r.Has(source) {
+			sources++
+			option = source
 		}
 	}
 	switch {
-	case given == 0:
-		r.Problemf("url", "is required (or options.url_env, if it is a secret)")
-		return address{}
-	case r.Has("url") && given > 1:
-		r.Problemf(option, "cannot stand beside options.url: give one of the two")
-		return address{}
+	case sources == 0:
+		return false, address{}
+	case r.Has(name) && sources > 1:
+		r.Problemf(option, "cannot stand beside options.%s: give one of the two", name)
+		return true, address{}
 	case secret.Value != "":
 		text = secret.Value
 	case text == "":
-		return address{} // a problem already
+		return true, address{} // a problem already
 	}
-	a, err := parseAddress(text)
+	a, err := parse(text)
 	if err != nil {
 		r.Problemf(option, "%s", err)
-		return address{}
+		return true, address{}
 	}
 	for value := range a.secrets(secret.Value != "") {
 		labels[value] = "options." + option
 	}
-	return a
+	return true, a
 }
 
 func readSecrets(r *options.Reader, getenv func(string) string, labels map[string]string) [][]byte {

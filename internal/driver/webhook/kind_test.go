@@ -41,7 +41,7 @@ func TestOpenReportsEveryProblem(t *testing.T) {
 		{Path: "options.ca_file", Text: noPEM + " holds no certificate in PEM form"},
 		{Path: "options.connect_timeout", Text: "must be between 100ms and 1m"},
 		{Path: "options.secret", Text: "unknown option; known here: apply_method, ca_file, connect_timeout, delete_method, headers, " +
-			"headers_env, secret_env, secret_file, url, url_env, url_file"},
+			"headers_env, health_url, health_url_env, health_url_file, secret_env, secret_file, url, url_env, url_file"},
 	}, problems(t, driver.Options{
 		"url": "ftp://host", "secret_env": "SECRET", "secret": "hunter2", "apply_method": "GET", "delete_method": "get",
 		"headers": map[string]any{

@@ -104,7 +104,7 @@ func (h *hook) send(ctx context.Context, method string, action driver.Action, re
 	if outcome.Verdict == driver.VerdictDone {
 		return outcome
 	}
-	outcome.Err = h.refusal(method, resp.StatusCode, resp.Header.Get("Location"), answer)
+	outcome.Err = h.refusal(method, h.address, resp, answer)
 	return outcome
 }
 
@@ -118,10 +118,7 @@ func (h *hook) timeOf(answer http.Header) time.Time {
 }
 
 func (h *hook) fill(req *http.Request, body []byte) {
-	req.Header = h.headers.Clone()
-	if req.Header.Get("User-Agent") == "" {
-		req.Header.Set("User-Agent", "reconciler")
-	}
+	h.introduce(req)
 	req.Header.Set("Content-Type", "application/json")
 	id := messageID(body)
 	// Tells endpoints that know this header, and our own transport: it may send the request again if a kept
@@ -130,20 +127,18 @@ func (h *hook) fill(req *http.Request, body []byte) {
 	sign(req.Header, h.secrets, id, h.now(), body)
 }
 
+// introduce gives a request the headers that all of them have.
+func (h *hook) introduce(req *http.Request) {
+	req.Header = h.headers.Clone()
+	if req.Header.Get("User-Agent") == "" {
+		req.Header.Set("User-Agent", "reconciler")
+	}
+}
+
 // unanswered classifies a request without an answer. One that never had a connection says that the endpoint is
 // down; one that broke off may have been this object's fault.
 func (h *hook) unanswered(ctx context.Context, method string, connected bool, err error) driver.Outcome {
-	if urlErr, ok := errors.AsType[*url.Error](err); ok {
-		err = urlErr.Err // without the URL
-	}
-	// Some errors quote what the endpoint sent, whole: a header that makes no sense, a line that is no HTTP.
-	if text := err.Error(); len(text) > bodyShownMax {
-		err = errors.New(driver.Snippet([]byte(h.scrubber.Text(text)), bodyShownMax))
-	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	said := fmt.Errorf("%s %s: %w", method, h.address.origin, err)
+	said := h.silence(ctx, method, h.address, err)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled) || connected:
 		return driver.Backoff(said)
@@ -154,14 +149,29 @@ func (h *hook) unanswered(ctx context.Context, method string, connected bool, er
 	}
 }
 
+// silence is the error of a request without an answer.
+func (h *hook) silence(ctx context.Context, method string, at address, err error) error {
+	if urlErr, ok := errors.AsType[*url.Error](err); ok {
+		err = urlErr.Err // without the URL
+	}
+	// Some errors quote what the endpoint sent, whole: a header that makes no sense, a line that is no HTTP.
+	if text := err.Error(); len(text) > bodyShownMax {
+		err = errors.New(driver.Snippet([]byte(h.scrubber.Text(text)), bodyShownMax))
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return fmt.Errorf("%s %s: %w", method, at.origin, err)
+}
+
 // refusal is the error of an answer that is not a success.
-func (h *hook) refusal(method string, status int, location string, answer []byte) error {
-	text := strings.TrimSpace(fmt.Sprintf("%s %s: %d %s", method, h.address.origin, status, http.StatusText(status)))
-	if isRedirect(status) {
-		if to, err := url.Parse(location); err == nil && to.Host != "" {
+func (h *hook) refusal(method string, at address, resp *http.Response, answer []byte) error {
+	text := strings.TrimSpace(fmt.Sprintf("%s %s: %d %s", method, at.origin, resp.StatusCode, http.StatusText(resp.StatusCode)))
+	if isRedirect(resp.StatusCode) {
+		if to, err := url.Parse(resp.Header.Get("Location")); err == nil && to.Host != "" {
 			text += " to " + to.Scheme + "://" + to.Host
 		}
-		text += " (redirects are not followed: set options.url to the final address)"
+		text += " (redirects are not followed: set options." + at.option + " to the final address)"
 	}
 	// Scrubbed before it is shortened: half a secret would not be found.
 	shown := driver.Snippet([]byte(h.scrubber.Text(string(answer))), bodyShownMax)
