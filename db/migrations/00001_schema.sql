@@ -44,6 +44,7 @@ CREATE TABLE reconciler.resources (
     ignored         text[] NOT NULL DEFAULT '{}',
     depends_on      jsonb,
     always          boolean NOT NULL DEFAULT false,
+    rollout         jsonb,
     target_bound    text NOT NULL,
     running_bound   text NOT NULL,
     spec_bound      text NOT NULL,
@@ -60,6 +61,7 @@ CREATE TABLE reconciler.resources (
 );
 COMMENT ON TABLE reconciler.resources IS 'What is tracked: one row for each reconciler.track(). Change it only through track() and untrack().';
 COMMENT ON COLUMN reconciler.resources.alias IS 'Name under which the bound expressions see the row.';
+COMMENT ON COLUMN reconciler.resources.rollout IS 'Arguments of begin_apply() for each transaction that changes it; NULL: none is called. See set_applies().';
 COMMENT ON COLUMN reconciler.resources.target_bound IS 'The target expression as PostgreSQL understood it when track() ran: every name qualified.';
 COMMENT ON COLUMN reconciler.resources.match_columns IS 'Columns of the relation that depends_on refers to.';
 COMMENT ON COLUMN reconciler.resources.known_columns IS 'Columns that the relation had when the capture code was generated.';
@@ -163,13 +165,18 @@ CREATE TABLE reconciler.targets (
     circuit_open_since  timestamptz,
     circuit_error       text,
     trouble             text,
+    reports_health      boolean NOT NULL DEFAULT false,
+    health_asked_at     timestamptz,
+    unhealthy           text,
     guard_deletes       bigint,
     guard_objects       bigint,
     guard_since         timestamptz,
     created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     CHECK ((cursor_revision IS NULL) = (cursor_snapshot IS NULL)),
     CHECK ((batch_revision IS NULL) = (batch_snapshot IS NULL)),
-    CHECK ((owner IS NULL) = (lease_until IS NULL))
+    CHECK ((owner IS NULL) = (lease_until IS NULL)),
+    CHECK (reports_health OR health_asked_at IS NULL),
+    CHECK (health_asked_at IS NOT NULL OR unhealthy IS NULL)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE reconciler.targets IS 'Places that objects are applied to; see the view reconciler.status.';
 COMMENT ON COLUMN reconciler.targets.configured IS 'Some running process has this target in its config. A name that only rows mention stays false.';
@@ -178,6 +185,9 @@ COMMENT ON COLUMN reconciler.targets.clean IS 'False from a takeover after a cra
 COMMENT ON COLUMN reconciler.targets.cursor_revision IS 'Every change up to here is recorded in the ledger. NULL: no cursor, a full sync is due.';
 COMMENT ON COLUMN reconciler.targets.batch_revision IS 'The batch being read goes up to here; batch_xid and batch_seq are the place inside it.';
 COMMENT ON COLUMN reconciler.targets.trouble IS 'What fails of the work that the driver does after its calls (a reload command). NULL: nothing.';
+COMMENT ON COLUMN reconciler.targets.reports_health IS 'Its driver can say whether what it applied is healthy. The owner writes so before its first call.';
+COMMENT ON COLUMN reconciler.targets.health_asked_at IS 'When its owner asked for the newest answer about its health, as this server''s clock says. It asks only while an apply waits for that. NULL: not yet.';
+COMMENT ON COLUMN reconciler.targets.unhealthy IS 'Why it is not healthy, by that answer. NULL: it is.';
 COMMENT ON COLUMN reconciler.targets.draining IS 'release(objects => ''delete'') was called: no row is wanted here any more.';
 
 CREATE TYPE reconciler.object_state AS ENUM ('pending', 'applied', 'failing', 'blocked', 'held');

@@ -35,8 +35,10 @@ BEGIN
         RAISE EXCEPTION '% is temporary: it is gone, or another table, for every other session', relation USING ERRCODE = 'wrong_object_type';
     ELSIF c.nspname IN ('pg_catalog', 'information_schema', 'pg_toast') THEN
         RAISE EXCEPTION '% belongs to PostgreSQL itself, which fires no triggers on it', relation USING ERRCODE = 'wrong_object_type';
-    ELSIF c.nspname = 'reconciler' THEN
-        RAISE EXCEPTION '% belongs to reconciler itself: each of its changes would make another', relation USING ERRCODE = 'wrong_object_type';
+    -- Rows of this one come with the end of an apply, so that is all that they lead to.
+    ELSIF c.nspname = 'reconciler' AND relation IS DISTINCT FROM to_regclass('reconciler.apply_events') THEN
+        RAISE EXCEPTION '% belongs to reconciler itself: each of its changes would make another', relation USING ERRCODE = 'wrong_object_type',
+            HINT = 'Of its tables only reconciler.apply_events can be tracked.';
     ELSIF c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = relation) THEN
         RAISE EXCEPTION '% has child tables (INHERITS), and triggers on it do not see changes in those', relation USING ERRCODE = 'wrong_object_type',
             HINT = 'Track the children one by one, or a view over all of them with each child in depends_on.';

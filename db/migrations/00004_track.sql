@@ -49,6 +49,7 @@ BEGIN
     wanted.id := existing.id;
     wanted.known_columns := existing.known_columns;
     wanted.version := existing.version;
+    wanted.rollout := existing.rollout;
     wanted.capture_version := existing.capture_version;
     wanted.created_at := existing.created_at;
     wanted.changed_at := existing.changed_at;
@@ -422,7 +423,6 @@ CREATE FUNCTION reconciler.set_notify(enabled boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     r reconciler.resources;
-    d reconciler.dependencies;
 BEGIN
     IF enabled IS NULL THEN
         RAISE EXCEPTION 'enabled must be true or false, not NULL' USING ERRCODE = 'invalid_parameter_value';
@@ -437,17 +437,8 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    -- Functions only, no trigger: this locks no table of the user.
     FOR r IN SELECT * FROM reconciler.resources WHERE removed_at IS NULL ORDER BY id LOOP
-        EXECUTE reconciler.truncate_function_code(r);
-        IF r.relation_kind IN ('r', 'p') THEN
-            EXECUTE reconciler.row_function_code(r);
-        END IF;
-        FOR d IN SELECT * FROM reconciler.dependencies x WHERE x.resource_id = r.id LOOP
-            EXECUTE reconciler.dependency_function_code(r, d);
-        END LOOP;
-        -- A function that was missing until now would be open to PUBLIC.
-        PERFORM reconciler.close_capture(r.id);
+        PERFORM reconciler.install_functions(r);
     END LOOP;
     PERFORM pg_notify('reconciler_control', '');
 END

@@ -24,9 +24,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             -- Generated functions are called by their owner's triggers alone.
             CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
                  WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release',
-                     'apply_pause', 'apply_stop', 'apply_start', 'apply_release', 'apply_cancel', 'apply_retry') THEN 'order'
+                     'apply_pause', 'apply_stop', 'apply_start', 'apply_release', 'apply_cancel', 'apply_retry', 'begin_resync') THEN 'order'
                  WHEN p.proname = 'begin_apply' THEN 'begin'
-                 WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify') THEN 'define'
+                 WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify', 'set_applies') THEN 'define'
                  WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for', 'apply_wait') THEN 'look'
                  ELSE 'internal' END AS purpose
         FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace
@@ -44,8 +44,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     SELECT 'TABLE', 'reconciler.' || d.name, d.privilege, NULL
     FROM (VALUES ('resources', 'INSERT'), ('resources', 'UPDATE'), ('resources', 'DELETE'), ('dependencies', 'INSERT'), ('dependencies', 'UPDATE'), ('dependencies', 'DELETE'),
-                 ('outbox', 'INSERT'), ('ledger', 'UPDATE'), ('ledger', 'DELETE')) AS d(name, privilege)
-    WHERE rights.kind = 'definer'
+                 ('outbox', 'INSERT'), ('apply_events', 'TRIGGER'), ('ledger', 'UPDATE'), ('ledger', 'DELETE')) AS d(name, privilege)
+    WHERE rights.kind = 'definer' AND to_regclass('reconciler.' || d.name) IS NOT NULL
     UNION ALL
     SELECT 'SEQUENCE', 'reconciler.outbox_seq', p, NULL
     FROM unnest(CASE rights.kind WHEN 'runtime' THEN '{USAGE,SELECT,UPDATE}'::text[] WHEN 'definer' THEN '{USAGE}' END) AS p

@@ -15,6 +15,8 @@ CREATE TABLE reconciler.applies (
     soak          interval NOT NULL CHECK (soak >= '0'),
     attempts      integer NOT NULL CHECK (attempts BETWEEN 1 AND 1000),
     labels        jsonb NOT NULL CHECK (jsonb_typeof(labels) = 'object'),
+    automatic     boolean NOT NULL DEFAULT false,
+    reapply       boolean NOT NULL DEFAULT false,
     state         text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'degraded', 'paused', 'stopping', 'stopped', 'completed', 'failed', 'cancelled')),
     wish          text NOT NULL DEFAULT 'run' CHECK (wish IN ('run', 'pause', 'stop', 'cancel')),
     released      boolean NOT NULL DEFAULT false,
@@ -25,6 +27,7 @@ CREATE TABLE reconciler.applies (
     opened_seq    bigint NOT NULL DEFAULT 0,
     opened_at     timestamptz,
     started_at    timestamptz,
+    resumed_at    timestamptz,
     completed_at  timestamptz,
     error_message text,
     UNIQUE (epoch, xid),
@@ -34,15 +37,20 @@ CREATE TABLE reconciler.applies (
 );
 -- Owners ask with each read of rows whether there is one whose objects are not known yet: an index that is empty then.
 CREATE INDEX applies_unopened ON reconciler.applies (id) WHERE opened_at IS NULL;
+-- The leader counts those that have not ended, for metrics, and people list them: few among all that are kept.
+CREATE INDEX applies_under_way ON reconciler.applies (id) WHERE completed_at IS NULL;
 COMMENT ON TABLE reconciler.applies IS 'Change sets that people follow as one rollout: the changes of one transaction; see the view reconciler.apply_status.';
 COMMENT ON COLUMN reconciler.applies.xid IS 'The transaction whose changes it is; outbox rows have the same. Ids may come again after a restore: then the epoch differs.';
 COMMENT ON COLUMN reconciler.applies.xids IS 'xid, and the transactions in which the leader expanded its changes of base tables.';
 COMMENT ON COLUMN reconciler.applies.attempts IS 'How often an object may fail in a target before its task has failed.';
+COMMENT ON COLUMN reconciler.applies.automatic IS 'A trigger began it, because of set_applies().';
+COMMENT ON COLUMN reconciler.applies.reapply IS 'Its objects are applied where nothing has changed, too: it is a begin_resync().';
 COMMENT ON COLUMN reconciler.applies.state IS 'Derived from all its operations and from wish, by derive_apply(), and written by refresh_apply() alone.';
 COMMENT ON COLUMN reconciler.applies.wish IS 'What people want of it.';
 COMMENT ON COLUMN reconciler.applies.released IS 'With on_failure ''pause'': it goes on past failures.';
 COMMENT ON COLUMN reconciler.applies.version IS 'Grows with each change of state and each command; for callers that compare and set.';
 COMMENT ON COLUMN reconciler.applies.opened_at IS 'When its operations and tasks were written down. Until then nobody knows which objects are its.';
+COMMENT ON COLUMN reconciler.applies.resumed_at IS 'When a person last had it go on: what targets said of their health before that does not count. NULL: never.';
 COMMENT ON COLUMN reconciler.applies.opened_seq IS 'With opened_xid: up to here its outbox rows have become tasks.';
 
 CREATE TABLE reconciler.operations (
@@ -53,6 +61,7 @@ CREATE TABLE reconciler.operations (
     ordinal      integer NOT NULL DEFAULT 0 CHECK (ordinal >= 0),
     state        text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'completed', 'failed', 'halted', 'cancelled')),
     is_open      boolean NOT NULL DEFAULT false,
+    reapply      boolean NOT NULL DEFAULT false,
     done         boolean NOT NULL DEFAULT false,
     term         bigint,
     claims       integer NOT NULL DEFAULT 0 CHECK (claims >= 0),
@@ -112,6 +121,20 @@ COMMENT ON COLUMN reconciler.tasks.seq IS 'Highest seq of its outbox rows: of tw
 COMMENT ON COLUMN reconciler.tasks.revision IS 'Revision that the change belongs to.';
 COMMENT ON COLUMN reconciler.tasks.governs IS 'The newest task of its object that this has not followed: the gate of its operation holds the object. At most one for an object.';
 
+CREATE TABLE reconciler.apply_events (
+    id       bigint PRIMARY KEY,
+    apply_id bigint NOT NULL REFERENCES reconciler.applies ON DELETE CASCADE,
+    title    text NOT NULL,
+    state    text NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled')),
+    error    text,
+    labels   jsonb NOT NULL,
+    begun_by text NOT NULL,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE reconciler.apply_events IS 'One row for each end of an apply, written in the transaction that ended it; it goes with its apply. Track it, and a target is called for each: a hook.';
+COMMENT ON COLUMN reconciler.apply_events.id IS 'The row of apply_log.';
+CREATE INDEX apply_events_apply ON reconciler.apply_events (apply_id);
+
 CREATE TABLE reconciler.apply_log (
     id       bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     apply_id bigint NOT NULL REFERENCES reconciler.applies ON DELETE CASCADE,
@@ -151,7 +174,8 @@ CREATE TYPE reconciler.apply_front AS (
     state        text,
     failed       text,
     soaked_until timestamptz,
-    unhealthy    text
+    unhealthy    text,
+    unasked      text
 );
 COMMENT ON TYPE reconciler.apply_front IS 'Internal: where a rollout stands.';
 
@@ -166,17 +190,104 @@ DECLARE
     here integer := (SELECT s.epoch FROM reconciler.settings s);
     n    bigint;
 BEGIN
-    SELECT a.id INTO n FROM reconciler.applies a WHERE a.epoch = here AND a.xid = pg_current_xact_id();
+    SELECT a.id INTO n FROM reconciler.applies a WHERE a.epoch = here AND a.xid = pg_current_xact_id() AND NOT a.automatic;
     IF FOUND THEN
         RETURN n; -- of this transaction: nobody else has its id
     END IF;
     PERFORM reconciler.check_apply(begin_apply.title, begin_apply.on_failure, begin_apply.strategy, begin_apply.waves, begin_apply.soak, begin_apply.attempts, begin_apply.labels);
     INSERT INTO reconciler.applies (epoch, xid, xids, title, on_failure, strategy, waves, soak, attempts, labels)
     VALUES (here, pg_current_xact_id(), ARRAY[pg_current_xact_id()], begin_apply.title, begin_apply.on_failure, begin_apply.strategy, begin_apply.waves,
-        begin_apply.soak, begin_apply.attempts, coalesce(begin_apply.labels, '{}')) RETURNING id INTO n;
+        begin_apply.soak, begin_apply.attempts, coalesce(begin_apply.labels, '{}'))
+    -- What a person asks for comes before what set_applies() says.
+    ON CONFLICT (epoch, xid) DO UPDATE SET title = excluded.title, on_failure = excluded.on_failure, strategy = excluded.strategy, waves = excluded.waves, soak = excluded.soak,
+        attempts = excluded.attempts, labels = excluded.labels, automatic = false
+    RETURNING id INTO n;
     INSERT INTO reconciler.outbox (resource_id, dependency_id) VALUES (0, 0);
     PERFORM reconciler.wake_leader();
     RETURN n;
+END
+$$;
+
+-- begin_resync is an apply of what is there: it applies objects of a resource again, also where nothing has changed. Each gets
+-- an outbox row, as if its row had been touched.
+CREATE FUNCTION reconciler.begin_resync(resource text, title text DEFAULT NULL, targets text[] DEFAULT NULL, keys text[] DEFAULT NULL, on_failure text DEFAULT 'halt',
+    strategy text DEFAULT 'rolling', waves jsonb DEFAULT NULL, soak interval DEFAULT '0', attempts integer DEFAULT 10, labels jsonb DEFAULT '{}') RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    wanted_resource integer := reconciler.named_resource(begin_resync.resource);
+    unknown         text;
+    n               bigint;
+BEGIN
+    IF wanted_resource IS NULL THEN
+        RAISE EXCEPTION 'resource is NULL: name a resource' USING ERRCODE = 'null_value_not_allowed', HINT = reconciler.resource_names();
+    END IF;
+    SELECT x INTO unknown FROM unnest(begin_resync.targets) AS x WHERE NOT EXISTS (SELECT FROM reconciler.targets t WHERE t.name = x AND t.configured) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'no running process has a target %', quote_nullable(unknown) USING ERRCODE = 'undefined_object', HINT = reconciler.target_names();
+    END IF;
+    SELECT x INTO unknown FROM unnest(begin_resync.keys) AS x WHERE NOT EXISTS (SELECT FROM reconciler.targets t JOIN reconciler.ledger l ON l.target_id = t.id
+        WHERE t.configured AND (begin_resync.targets IS NULL OR t.name = ANY (begin_resync.targets)) AND l.resource_id = wanted_resource AND l.key = x) LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'no target has object % of resource %', quote_nullable(unknown), begin_resync.resource USING ERRCODE = 'no_data_found';
+    END IF;
+    n := reconciler.begin_apply(coalesce(begin_resync.title, 'resync of ' || begin_resync.resource), begin_resync.on_failure, begin_resync.strategy, begin_resync.waves,
+        begin_resync.soak, begin_resync.attempts, begin_resync.labels);
+    UPDATE reconciler.applies a SET reapply = true WHERE a.id = n;
+    INSERT INTO reconciler.outbox (resource_id, target, key)
+    SELECT wanted_resource, t.name, l.key FROM reconciler.targets t CROSS JOIN LATERAL (SELECT x.key FROM reconciler.ledger x WHERE x.target_id = t.id AND x.resource_id = wanted_resource OFFSET 0) AS l
+    WHERE t.configured AND (begin_resync.targets IS NULL OR t.name = ANY (begin_resync.targets)) AND (begin_resync.keys IS NULL OR l.key = ANY (begin_resync.keys));
+    RETURN n;
+END
+$$;
+
+-- set_applies has each transaction that changes a resource begin an apply by itself, with these arguments; or no longer.
+CREATE FUNCTION reconciler.set_applies(resource text, enabled boolean, title text DEFAULT NULL, on_failure text DEFAULT 'halt', strategy text DEFAULT 'rolling', waves jsonb DEFAULT NULL,
+    soak interval DEFAULT '0', attempts integer DEFAULT 10, labels jsonb DEFAULT '{}') RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r      reconciler.resources;
+    wanted jsonb;
+BEGIN
+    IF set_applies.resource IS NULL OR set_applies.enabled IS NULL THEN
+        RAISE EXCEPTION '% is NULL', CASE WHEN set_applies.resource IS NULL THEN 'resource' ELSE 'enabled' END USING ERRCODE = 'null_value_not_allowed';
+    END IF;
+    -- A track() at the same time would generate code for the other setting.
+    PERFORM pg_advisory_xact_lock(reconciler.sleep_lock() + 1);
+    SELECT * INTO r FROM reconciler.resources x WHERE x.id = reconciler.named_resource(set_applies.resource);
+    PERFORM reconciler.check_owner(r.id);
+    IF r.removed_at IS NOT NULL THEN
+        RAISE EXCEPTION 'resource % is being deleted', r.name USING ERRCODE = 'object_not_in_prerequisite_state';
+    ELSIF set_applies.enabled AND r.relation = to_regclass('reconciler.apply_events') THEN
+        RAISE EXCEPTION 'resource % is made of the ends of applies: each would begin another', r.name USING ERRCODE = 'object_not_in_prerequisite_state';
+    ELSIF set_applies.enabled THEN
+        PERFORM reconciler.check_apply(coalesce(set_applies.title, 'change of ' || r.name), set_applies.on_failure, set_applies.strategy, set_applies.waves, set_applies.soak, set_applies.attempts, set_applies.labels);
+        wanted := jsonb_build_object('title', coalesce(set_applies.title, 'change of ' || r.name), 'on_failure', set_applies.on_failure, 'strategy', set_applies.strategy, 'waves', set_applies.waves,
+            'soak', set_applies.soak, 'attempts', set_applies.attempts, 'labels', set_applies.labels);
+    END IF;
+    IF r.rollout IS NOT DISTINCT FROM wanted THEN
+        RETURN 'unchanged';
+    END IF;
+    UPDATE reconciler.resources x SET rollout = wanted WHERE x.id = r.id RETURNING * INTO r;
+    PERFORM reconciler.install_functions(r);
+    RETURN CASE WHEN set_applies.enabled THEN format('each transaction that changes %s is an apply from now on', r.name) ELSE format('changes of %s are no applies any more, by themselves', r.name) END;
+END
+$$;
+
+-- begin_rollout is what the capture triggers of such a resource call for each row.
+CREATE FUNCTION reconciler.begin_rollout(resource_id integer) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    with_ jsonb;
+    n     bigint;
+BEGIN
+    IF EXISTS (SELECT FROM reconciler.settings s JOIN reconciler.applies a ON a.epoch = s.epoch AND a.xid = pg_current_xact_id()) THEN
+        RETURN;
+    END IF;
+    SELECT r.rollout INTO with_ FROM reconciler.resources r WHERE r.id = begin_rollout.resource_id AND r.rollout IS NOT NULL;
+    IF FOUND THEN
+        n := reconciler.begin_apply(with_ ->> 'title', with_ ->> 'on_failure', with_ ->> 'strategy', nullif(with_ -> 'waves', 'null'), (with_ ->> 'soak')::interval, (with_ ->> 'attempts')::integer, with_ -> 'labels');
+        UPDATE reconciler.applies a SET automatic = true WHERE a.id = n;
+    END IF;
 END
 $$;
 
@@ -241,16 +352,42 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
         ELSE 'stopped' END
 $$;
 
+-- health_after is when the health of an operation's target must have been asked for at the earliest, so that the answer
+-- lets the apply go on: at the end of its soak time, and after a person last had the apply go on. While nobody waited
+-- nobody asked: what was healthy before a pause of days says nothing.
+CREATE FUNCTION reconciler.health_after(a reconciler.applies, o reconciler.operations) RETURNS timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT greatest(o.completed_at + a.soak, a.resumed_at) $$;
+
+-- health_text says why the target of a completed operation is not healthy. An answer from before it completed is about
+-- something else. What brought nothing there has nothing to be healthy.
+CREATE FUNCTION reconciler.health_text(a reconciler.applies, o reconciler.operations, t reconciler.targets) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN o.started_at IS NOT NULL AND t.health_asked_at >= greatest(o.completed_at, a.resumed_at) THEN 'not healthy: ' || t.unhealthy END
+$$;
+
+-- health_waits are the times after which the health of a target has to be asked for, one for each apply that goes on when
+-- it is healthy. No row: nobody needs to know.
+CREATE FUNCTION reconciler.health_waits(target_id integer) RETURNS SETOF timestamptz
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT reconciler.health_after(a, o) FROM reconciler.targets t JOIN reconciler.operations o ON o.target_id = t.id JOIN reconciler.applies a ON a.id = o.apply_id
+    WHERE t.id = health_waits.target_id AND t.reports_health AND a.completed_at IS NULL AND a.state IN ('running', 'degraded') AND a.strategy <> 'parallel' AND o.state = 'completed' AND o.started_at IS NOT NULL
+      AND EXISTS (SELECT FROM reconciler.operations p WHERE p.apply_id = a.id AND p.ordinal > o.ordinal AND p.state = 'pending')
+$$;
+
 -- front says where a rollout stands: the first operation in order that is not passed. A failed one is passed when the
--- rollout goes on past failures.
+-- rollout goes on past failures. unhealthy: what speaks against those before it; unasked: whose answer is still to come.
 CREATE FUNCTION reconciler.front(a reconciler.applies) RETURNS reconciler.apply_front
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT ROW(f.ordinal, f.target, f.state,
         (SELECT o.target FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state = 'failed' ORDER BY o.ordinal, o.target LIMIT 1),
         (SELECT max(o.completed_at) + a.soak FROM reconciler.operations o
          WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state IN ('completed', 'failed') AND o.started_at IS NOT NULL AND a.soak > '0'),
-        (SELECT format('%s %s', t.name, coalesce(reconciler.circuit_text(t), t.trouble)) FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
-         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed' AND (t.circuit_open_since IS NOT NULL OR t.trouble IS NOT NULL) ORDER BY o.ordinal, o.target LIMIT 1)
+        (SELECT t.name || coalesce(' ' || reconciler.circuit_text(t), ' ' || t.trouble, ': ' || reconciler.health_text(a, o, t)) FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
+         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed'
+           AND (t.circuit_open_since IS NOT NULL OR t.trouble IS NOT NULL OR reconciler.health_text(a, o, t) IS NOT NULL) ORDER BY o.ordinal, o.target LIMIT 1),
+        (SELECT t.name FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
+         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed' AND o.started_at IS NOT NULL AND t.reports_health
+           AND coalesce(t.health_asked_at, '-infinity') < reconciler.health_after(a, o) ORDER BY o.ordinal, o.target LIMIT 1)
     )::reconciler.apply_front
     FROM (SELECT) AS one LEFT JOIN LATERAL (
         SELECT o.ordinal, o.target, o.state FROM reconciler.operations o
@@ -286,6 +423,9 @@ BEGIN
             phase := 'waiting'; detail := format('waiting for %s', f.unhealthy);
         ELSIF a.strategy <> 'parallel' AND f.soaked_until > clock_timestamp() THEN
             phase := 'soaking'; detail := format('soaking until %s', date_trunc('second', f.soaked_until)); until := f.soaked_until;
+        ELSIF a.strategy <> 'parallel' AND f.unasked IS NOT NULL THEN
+            SELECT * INTO t FROM reconciler.targets x WHERE x.name = f.unasked;
+            phase := 'waiting'; detail := concat_ws('; ', format('waiting for %s: its health is being asked', f.unasked), reconciler.explain_target(t, f.unasked));
         ELSE
             phase := 'next';
             SELECT * INTO t FROM reconciler.targets x WHERE x.id = o.target_id;
@@ -312,6 +452,9 @@ BEGIN
         detail := format('%s of %s; %s', o.completed + o.superseded, reconciler.counted(o.tasks, 'object'), reconciler.apply_call('start', a.id));
     WHEN 'completed' THEN
         detail := concat_ws(', ', reconciler.counted(o.completed, 'object'), CASE WHEN o.superseded > 0 THEN o.superseded || ' superseded' END);
+        IF a.strategy <> 'parallel' AND o.ordinal < f.ordinal THEN
+            detail := concat_ws('; ', detail, (SELECT reconciler.health_text(a, o, x) FROM reconciler.targets x WHERE x.id = o.target_id));
+        END IF;
     WHEN 'failed' THEN
         detail := format('%s of %s failed: %s', o.failed, reconciler.counted(o.tasks, 'object'), coalesce(o.error, 'no reason known'));
     WHEN 'halted' THEN
@@ -385,14 +528,24 @@ BEGIN
     WHERE x.id = a.id;
     IF derived <> a.state THEN
         event := reconciler.note_apply(a.id, 'state', message, a.state, derived);
-        IF derived IN ('completed', 'failed', 'cancelled') THEN
-            -- The terminal event, for whoever reads the outbox. What leaves the process is on disk before.
-            INSERT INTO reconciler.outbox (resource_id, dependency_id, image) VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', event));
-            PERFORM set_config('synchronous_commit', 'on', true);
-            PERFORM reconciler.wake_leader();
-        END IF;
+        PERFORM reconciler.tell_state(a, event, derived, message);
     END IF;
     RETURN derived;
+END
+$$;
+
+-- tell_state tells of a new state: whoever listens, and of an end whoever reads the outbox or tracks apply_events. What
+-- leaves the process is on disk before.
+CREATE FUNCTION reconciler.tell_state(a reconciler.applies, event bigint, state text, message text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_notify('reconciler_applies', jsonb_build_object('apply', a.id, 'title', a.title, 'was', a.state, 'state', tell_state.state)::text);
+    IF tell_state.state IN ('completed', 'failed', 'cancelled') THEN
+        INSERT INTO reconciler.outbox (resource_id, dependency_id, image) VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', event, 'state', tell_state.state));
+        INSERT INTO reconciler.apply_events (id, apply_id, title, state, error, labels, begun_by) VALUES (event, a.id, a.title, tell_state.state, message, a.labels, a.created_by);
+        PERFORM set_config('synchronous_commit', 'on', true);
+        PERFORM reconciler.wake_leader();
+    END IF;
 END
 $$;
 
@@ -412,10 +565,17 @@ END
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.begin_apply IS 'Makes the changes of this transaction one apply, to be followed as a rollout, and returns its number. on_failure: halt, continue or pause; strategy: rolling (one target after the other), waves or parallel; attempts: how often an object may fail.';
+COMMENT ON FUNCTION reconciler.begin_resync IS 'Begins an apply that applies objects of a resource again, also where nothing has changed: all of them, or those with these keys, in all targets or these.';
+COMMENT ON FUNCTION reconciler.set_applies IS 'Has each transaction that changes a resource begin an apply by itself, with these arguments of begin_apply(); false: no longer.';
+COMMENT ON FUNCTION reconciler.begin_rollout IS 'Internal: begins the apply of a transaction, as set_applies() says.';
+COMMENT ON FUNCTION reconciler.tell_state IS 'Internal: tells of a new state of an apply.';
 COMMENT ON FUNCTION reconciler.wake_leader IS 'Internal: notifies the leader if it sleeps.';
 COMMENT ON FUNCTION reconciler.check_apply IS 'Internal: checks the arguments of begin_apply().';
 COMMENT ON FUNCTION reconciler.wave_of IS 'Internal: which wave a target is in.';
 COMMENT ON FUNCTION reconciler.derive_apply IS 'Internal: the state of an apply, from the states of its operations and from what people want of it.';
+COMMENT ON FUNCTION reconciler.health_after IS 'Internal: since when an answer about the health of an operation''s target counts.';
+COMMENT ON FUNCTION reconciler.health_text IS 'Internal: why the target of a completed operation is not healthy.';
+COMMENT ON FUNCTION reconciler.health_waits IS 'Internal: what waits for the health of a target.';
 COMMENT ON FUNCTION reconciler.front IS 'Internal: where a rollout stands.';
 COMMENT ON FUNCTION reconciler.waiting IS 'Internal: what an operation waits for.';
 COMMENT ON FUNCTION reconciler.apply_call IS 'Internal: a command on an apply, to copy.';
@@ -488,8 +648,8 @@ BEGIN
             coalesce(array_agg(o.resource_id ORDER BY o.target_id, o.resource_id, o.key), '{}') AS resource_ids, coalesce(array_agg(o.key ORDER BY o.target_id, o.resource_id, o.key), '{}') AS keys,
             coalesce(array_agg(o.seq ORDER BY o.target_id, o.resource_id, o.key), '{}') AS seqs
         INTO n FROM reconciler.apply_objects(a.xids, a.opened_xid, a.opened_seq, upto.xid, upto.seq) AS o;
-        INSERT INTO reconciler.operations (apply_id, target_id, target, budget)
-        SELECT DISTINCT a.id, o.target_id, o.target, a.attempts FROM unnest(n.target_ids, n.targets) AS o(target_id, target) ORDER BY o.target ON CONFLICT DO NOTHING;
+        INSERT INTO reconciler.operations (apply_id, target_id, target, budget, reapply)
+        SELECT DISTINCT a.id, o.target_id, o.target, a.attempts, a.reapply FROM unnest(n.target_ids, n.targets) AS o(target_id, target) ORDER BY o.target ON CONFLICT DO NOTHING;
         -- Older applies that lose an object: all of them are held before any task of theirs is written.
         touched := ARRAY(SELECT DISTINCT o.apply_id FROM unnest(n.target_ids, n.resource_ids, n.keys, n.seqs) AS x(target_id, resource_id, key, seq)
             CROSS JOIN LATERAL (SELECT k.operation_id FROM reconciler.tasks k WHERE k.target_id = x.target_id AND k.resource_id = x.resource_id AND k.key = x.key AND k.governs AND k.seq < x.seq LIMIT 1) AS g
@@ -583,9 +743,7 @@ BEGIN
     DELETE FROM reconciler.operations o WHERE o.apply_id = a.id;
     UPDATE reconciler.applies x SET state = 'failed', opened_at = clock_timestamp(), completed_at = clock_timestamp(),
         error_message = format('it could not be opened, and its changes are applied as if there was none: %s', fail_apply.reason) WHERE x.id = a.id;
-    INSERT INTO reconciler.outbox (resource_id, dependency_id, image)
-    VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', reconciler.note_apply(a.id, 'state', fail_apply.reason, a.state, 'failed')));
-    PERFORM set_config('synchronous_commit', 'on', true);
+    PERFORM reconciler.tell_state(a, reconciler.note_apply(a.id, 'state', fail_apply.reason, a.state, 'failed'), 'failed', fail_apply.reason);
     PERFORM pg_notify('reconciler_control', '');
 END
 $$;
@@ -621,6 +779,7 @@ BEGIN
                 WHERE x.id = o.id;
                 PERFORM reconciler.let_go(o.id, claim_operations.patience, true);
                 PERFORM reconciler.refresh_apply(a.id);
+                PERFORM set_config('synchronous_commit', 'on', true); -- calls follow: what they are made for must not be lost
                 operation_ids := operation_ids || o.id;
             ELSE
                 soonest := least(soonest, w.until);
@@ -649,9 +808,9 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET 
       AND (l.state = 'held' AND l.held_by = 'gate' OR fresh AND l.state IN ('failing', 'blocked'))
 $$;
 
--- confirm_stops is how an owner says that no call of these operations is under way any more.
+-- confirm_stops is how an owner says that no call of these operations is under way any more. It waits as long as settle_tasks.
 CREATE FUNCTION reconciler.confirm_stops(target_id integer, owner uuid, term bigint, operation_ids bigint[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' AS $$
 DECLARE
     apply_ids bigint[] := ARRAY(SELECT DISTINCT o.apply_id FROM reconciler.operations o WHERE o.id = ANY (confirm_stops.operation_ids) ORDER BY 1);
     one bigint;
@@ -665,12 +824,30 @@ BEGIN
 END
 $$;
 
+-- record_health records what a target said of its health, and when it was asked. It tells the others if an apply may go
+-- on for that.
+CREATE FUNCTION reconciler.record_health(target_id integer, owner uuid, term bigint, asked_at timestamptz, unhealthy text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    was reconciler.targets;
+BEGIN
+    PERFORM reconciler.fence(record_health.target_id, record_health.owner, record_health.term);
+    SELECT * INTO was FROM reconciler.targets t WHERE t.id = record_health.target_id;
+    UPDATE reconciler.targets t SET health_asked_at = record_health.asked_at, unhealthy = record_health.unhealthy WHERE t.id = record_health.target_id;
+    IF record_health.unhealthy IS NULL AND (was.unhealthy IS NOT NULL OR EXISTS (SELECT FROM reconciler.health_waits(record_health.target_id) AS w(after)
+            WHERE w.after > coalesce(was.health_asked_at, '-infinity') AND w.after <= record_health.asked_at)) THEN
+        PERFORM pg_notify('reconciler_control', '');
+    END IF;
+END
+$$;
+
 -- settle_tasks records what came of looks at objects that a task governs, in the statement of settle(). Verdicts: done, failed
 -- (a terminal error), attempt (it failed and will be tried again; the last one of the budget is failed). Only what is
 -- still pending counts, so that a call that was made again after a crash is charged once.
--- Lookups by key, whatever the planner thinks of young tables.
-CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[], resource_ids integer[], keys text[], verdicts text[], errors text[]) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+-- It returns how many are completed and how many have failed by that. Lookups by key, whatever the planner thinks of young tables. It does not wait long for an apply: a person may hold it in an
+-- open transaction, and what waits here holds the target.
+CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[], resource_ids integer[], keys text[], verdicts text[], errors text[]) RETURNS bigint[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     apply_ids bigint[];
@@ -696,9 +873,9 @@ BEGIN
         FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'completed') AS completed, count(*) FILTER (WHERE x.state = 'failed') AS failed,
                   (array_agg(format('%s: %s', x.key, coalesce(x.error, 'no reason known')) ORDER BY x.key) FILTER (WHERE x.state = 'failed'))[1] AS error
               FROM written x GROUP BY 1) AS w
-        WHERE o.id = w.operation_id RETURNING w.failed AS fresh, o.state, o.tasks - o.completed - o.failed - o.superseded - o.cancelled AS pending
+        WHERE o.id = w.operation_id RETURNING w.completed AS fresh, w.failed AS lost, o.tasks - o.completed - o.failed - o.superseded - o.cancelled AS pending
     )
-    SELECT coalesce(bool_or(c.fresh > 0), false) AS failed, coalesce(bool_or(c.pending = 0), false) AS settled INTO news FROM counted c;
+    SELECT coalesce(sum(c.fresh), 0)::bigint AS completed, coalesce(sum(c.lost), 0)::bigint AS failed, coalesce(bool_or(c.pending = 0), false) AS settled INTO news FROM counted c;
     -- What was cancelled and let go has followed its row now.
     UPDATE reconciler.tasks k SET governs = false
     FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts) AS n(operation_id, resource_id, key, verdict)
@@ -706,11 +883,12 @@ BEGIN
     IF FOUND OR news.settled THEN
         PERFORM reconciler.settle_operations(ARRAY(SELECT DISTINCT x FROM unnest(settle_tasks.operation_ids) AS x));
     END IF;
-    IF news.failed OR news.settled THEN
+    IF news.failed > 0 OR news.settled THEN
         FOREACH one IN ARRAY apply_ids LOOP
             PERFORM reconciler.refresh_apply(one);
         END LOOP;
     END IF;
+    RETURN ARRAY[news.completed, news.failed];
 END
 $$;
 
@@ -759,6 +937,7 @@ COMMENT ON FUNCTION reconciler.fail_apply IS 'Internal: gives up an apply that c
 COMMENT ON FUNCTION reconciler.claim_operations IS 'Internal: an owner opens the gates whose turn has come.';
 COMMENT ON FUNCTION reconciler.let_go IS 'Internal: ends the hold of an operation''s objects.';
 COMMENT ON FUNCTION reconciler.confirm_stops IS 'Internal: an owner says that nothing of an operation is under way any more.';
+COMMENT ON FUNCTION reconciler.record_health IS 'Internal: an owner records whether its target is healthy.';
 COMMENT ON FUNCTION reconciler.forget_applies IS 'Internal: removes applies that ended long ago.';
 COMMENT ON FUNCTION reconciler.settle_tasks IS 'Internal: an owner records what came of objects of an apply.';
 
@@ -814,8 +993,8 @@ BEGIN
         RETURN CASE a.state WHEN 'completed' THEN 'Nothing: it is everywhere.'
             WHEN 'failed' THEN format('Mend it, then try what failed again: %s Or correct the rows, as a new apply.', reconciler.apply_call('retry', a.id))
             ELSE 'Nothing more comes of it.' END
-            || CASE WHEN holds > 0 THEN format(' %s %s what the target has; to let them follow their rows: %s', reconciler.counted(holds, 'object'),
-                CASE WHEN holds = 1 THEN 'keeps' ELSE 'keep' END, reconciler.apply_call('release', a.id)) ELSE '' END;
+            || CASE WHEN holds > 0 THEN format(' %s %s: %s', reconciler.counted(holds, 'object'),
+                CASE WHEN holds = 1 THEN 'keeps what the target has; to let it follow its row' ELSE 'keep what the target has; to let them follow their rows' END, reconciler.apply_call('release', a.id)) ELSE '' END;
     END IF;
     IF a.wish = 'stop' THEN
         RETURN 'To go on: ' || reconciler.apply_call('start', a.id);
@@ -824,11 +1003,12 @@ BEGIN
     ELSIF a.wish = 'cancel' THEN
         RETURN 'It ends when calls that are on their way have ended.';
     ELSIF a.opened_at IS NULL THEN
-        RETURN 'Wait: the leader is writing down its objects. ' || coalesce(reconciler.leader_text(), '');
+        RETURN concat_ws(' ', 'Wait: the leader is writing down its objects.', reconciler.leader_text());
     END IF;
     SELECT o.target, w.phase, w.detail INTO one FROM reconciler.operations o CROSS JOIN LATERAL reconciler.waiting(a, o, reconciler.front(a)) AS w
     WHERE o.apply_id = a.id AND o.completed_at IS NULL ORDER BY o.state <> 'running', o.ordinal, o.target LIMIT 1;
-    RETURN format('Wait: %s %s, %s.', one.target, one.phase, rtrim(one.detail, '.'));
+    -- What is waited for says itself what it is; how far something is does not.
+    RETURN format('Wait: %s: %s%s.', one.target, CASE one.phase WHEN 'running' THEN 'running, ' ELSE '' END, rtrim(one.detail, '.'));
 END
 $$;
 
@@ -887,7 +1067,7 @@ BEGIN
     ELSIF a.completed_at IS NOT NULL OR a.wish <> 'stop' THEN
         PERFORM reconciler.refuse_apply(a, 'started');
     END IF;
-    UPDATE reconciler.applies x SET wish = 'run' WHERE x.id = a.id;
+    UPDATE reconciler.applies x SET wish = 'run', resumed_at = clock_timestamp() WHERE x.id = a.id;
     UPDATE reconciler.operations o SET state = 'running', is_open = true, term = NULL WHERE o.apply_id = a.id AND o.state = 'stopping';
     UPDATE reconciler.operations o SET state = 'pending' WHERE o.apply_id = a.id AND o.state = 'stopped';
     PERFORM reconciler.note_apply(a.id, 'start', reason);
@@ -917,7 +1097,7 @@ BEGIN
         RETURN format('apply %s is %s, and nothing pauses it', a.id, a.state);
     END IF;
     -- Whoever lets a paused one go on has seen what failed.
-    UPDATE reconciler.applies x SET wish = 'run', released = x.released OR x.state = 'paused' AND x.error_message IS NOT NULL WHERE x.id = a.id;
+    UPDATE reconciler.applies x SET wish = 'run', released = x.released OR x.state = 'paused' AND x.error_message IS NOT NULL, resumed_at = clock_timestamp() WHERE x.id = a.id;
     PERFORM reconciler.note_apply(a.id, 'release', reason);
     RETURN format('apply %s goes on, it is %s', a.id, reconciler.refresh_apply(a.id));
 END
@@ -984,6 +1164,7 @@ BEGIN
     )
     SELECT coalesce(sum(w.n), 0) INTO n FROM written w;
     UPDATE reconciler.operations o SET state = 'pending', is_open = false, done = false, error = NULL, completed_at = NULL WHERE o.apply_id = a.id AND o.state = 'halted';
+    UPDATE reconciler.applies x SET resumed_at = clock_timestamp() WHERE x.id = a.id;
     PERFORM reconciler.note_apply(a.id, 'retry', reason, target => apply_retry.target);
     PERFORM reconciler.settle_operations(ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id));
     RETURN format('%s of apply %s to be tried again, it is %s', reconciler.counted(n, 'object'), a.id, reconciler.refresh_apply(a.id));
@@ -1091,15 +1272,17 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT 'waits fo
 CREATE OR REPLACE FUNCTION reconciler.gate_moves(l reconciler.ledger) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT true $$;
 -- +goose StatementEnd
+-- Triggers must not call what is gone.
+UPDATE reconciler.resources SET rollout = NULL WHERE rollout IS NOT NULL RETURNING reconciler.install_functions(resources);
 -- What applies held follows its rows again.
 UPDATE reconciler.ledger SET state = 'pending', held_by = NULL, next_attempt_at = clock_timestamp() WHERE state = 'held' AND held_by = 'gate';
 DROP VIEW reconciler.apply_tasks, reconciler.apply_targets, reconciler.apply_status;
 DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
-    reconciler.leave_applies, reconciler.forget_applies, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
-    reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
-    reconciler.waiting, reconciler.front, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_apply;
+    reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
+    reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
+    reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_text, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;
-DROP TABLE reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;
+DROP TABLE reconciler.apply_events, reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;
 DROP FUNCTION reconciler.keep_log;

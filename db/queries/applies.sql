@@ -19,6 +19,10 @@ SELECT reconciler.fail_apply(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc
 -- name: AppliesForget :one
 SELECT reconciler.forget_applies(sqlc.arg(older_than)::interval, sqlc.arg(most)::int)::int AS forgotten;
 
+-- name: AppliesUnderWay :many
+-- How many applies that have not ended are in each state.
+SELECT state, count(*) AS applies FROM reconciler.applies WHERE completed_at IS NULL GROUP BY state;
+
 -- name: OperationsClaim :one
 SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again
 FROM reconciler.claim_operations(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(patience)::interval) AS c;
@@ -32,3 +36,23 @@ SELECT k.resource_id, k.key, EXISTS (SELECT FROM reconciler.resources r WHERE r.
 FROM reconciler.tasks k
 WHERE k.operation_id = sqlc.arg(operation_id)::bigint AND k.governs AND (k.resource_id, k.key) > (sqlc.arg(after_resource)::int, sqlc.arg(after_key)::text COLLATE "C")
 ORDER BY k.resource_id, k.key LIMIT sqlc.arg(page_rows)::int;
+
+-- name: ApplyLines :many
+-- What the status page shows of applies: the newest that have not ended, then the newest that have. Whoever reads it has
+-- shown no token, so there is no error text; next has one where it says what is waited for.
+SELECT s.id, s.title, s.state, (s.completed_at IS NOT NULL)::boolean AS ended, s.targets, s.targets_done, s.tasks, s.completed, s.failed, s.superseded, s.pending::bigint AS pending,
+    (CASE WHEN s.state IN ('paused', 'stopped', 'completed', 'failed', 'cancelled') THEN s.next ELSE '' END)::text AS next
+FROM reconciler.apply_status s
+WHERE s.id = ANY (ARRAY(SELECT a.id FROM reconciler.applies a WHERE a.completed_at IS NULL ORDER BY a.id DESC LIMIT sqlc.arg(under_way)::int)
+    || ARRAY(SELECT a.id FROM reconciler.applies a WHERE a.completed_at IS NOT NULL ORDER BY a.id DESC LIMIT sqlc.arg(ended)::int))
+ORDER BY s.completed_at IS NOT NULL, s.id DESC;
+
+-- name: ApplyTargetLines :many
+-- The first targets of each of these applies, in order, without error texts: detail is shown where it is in our own words.
+-- A name that no config has stands in rows only.
+SELECT n.id::bigint AS apply, (CASE WHEN t.configured THEN w.target ELSE '' END)::text AS target, w.ordinal, w.phase::text AS phase, w.tasks, w.completed, w.failed,
+    (CASE WHEN w.phase IN ('opening', 'soaking', 'stopping', 'stopped', 'completed') THEN w.detail ELSE '' END)::text AS detail
+FROM unnest(sqlc.arg(ids)::bigint[]) AS n(id)
+CROSS JOIN LATERAL (SELECT * FROM reconciler.apply_targets x WHERE x.apply = n.id ORDER BY x.ordinal, x.target LIMIT sqlc.arg(most)::int) AS w
+LEFT JOIN reconciler.targets t ON t.name = w.target
+ORDER BY n.id DESC, w.ordinal, w.target;

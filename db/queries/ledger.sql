@@ -7,17 +7,18 @@ SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.a
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
     sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean);
 
--- name: SettleTasks :exec
--- Settle and what it means for applies: one statement, so one transaction and one round trip.
-SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
+-- name: SettleTasks :one
+-- Settle and what it means for applies: one statement, so one transaction and one round trip. It returns how many objects
+-- of applies are completed by that, and how many have failed.
+SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
     sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(states)::text[], sqlc.arg(wanted)::boolean[], sqlc.arg(present)::boolean[],
     sqlc.arg(desired_revisions)::bigint[], sqlc.arg(applied_revisions)::bigint[], sqlc.arg(applied_hashes)::bytea[], sqlc.arg(failed_hashes)::bytea[],
     sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(delays)::float8[],
     sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
-    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean),
+    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean) AS ledger,
   reconciler.settle_tasks(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(task_operation_ids)::bigint[],
-    sqlc.arg(task_resource_ids)::int[], sqlc.arg(task_keys)::text[], sqlc.arg(task_verdicts)::text[], sqlc.arg(task_errors)::text[]);
+    sqlc.arg(task_resource_ids)::int[], sqlc.arg(task_keys)::text[], sqlc.arg(task_verdicts)::text[], sqlc.arg(task_errors)::text[]) AS settled OFFSET 0) AS w;
 
 -- name: ParkedDecide :one
 SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(parked_by)::text, sqlc.arg(allow)::boolean)::bigint AS decided;
@@ -50,7 +51,8 @@ FROM reconciler.targets WHERE id = $1;
 -- name: TargetSteering :one
 -- What a person may have changed, in one look.
 SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
-    EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies
+    EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies,
+    CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health
 FROM reconciler.targets t WHERE t.id = $1;
 
 -- name: TargetCursorStart :exec
@@ -69,6 +71,23 @@ WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term =
 -- name: TargetTrouble :exec
 UPDATE reconciler.targets SET trouble = nullif(sqlc.arg(trouble)::text, '')
 WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;
+
+-- name: TargetHealthBegin :exec
+-- Says whether this owner will report the target's health. What a former one reported does not count: this one may ask elsewhere.
+WITH changed AS (
+    UPDATE reconciler.targets SET reports_health = sqlc.arg(reports)::boolean, health_asked_at = NULL, unhealthy = NULL
+    WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint
+      AND (reports_health <> sqlc.arg(reports)::boolean OR health_asked_at IS NOT NULL)
+    RETURNING id
+)
+SELECT pg_notify('reconciler_control', '') FROM changed;
+
+-- name: TargetHealthWanted :one
+-- Whether an apply waits for the target's health, and the time from which on an answer is asked for.
+SELECT EXISTS (SELECT FROM reconciler.health_waits(sqlc.arg(target_id)::int))::boolean AS wanted, clock_timestamp()::timestamptz AS now;
+
+-- name: TargetHealthRecord :exec
+SELECT reconciler.record_health(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(asked_at)::timestamptz, nullif(sqlc.arg(unhealthy)::text, ''));
 
 -- name: LedgerInHand :exec
 -- Objects that do not settle soon get their row now and no longer hold the cursor. What is known about them stays.

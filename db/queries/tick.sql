@@ -75,7 +75,9 @@ FROM (SELECT floor_revision FROM reconciler.settings) AS f LEFT JOIN LATERAL (SE
                      sqlc.arg(after_xid)::text::xid8 >= coalesce(ends.above, ends.xmax) AS after
                  FROM (SELECT lag(ends.e) OVER (ORDER BY ends.e) AS above, ends.e AS below, pg_snapshot_xmax(sqlc.arg(from_snapshot)::text::pg_snapshot) AS xmax
                        FROM (SELECT x.e FROM (SELECT pg_snapshot_xip(sqlc.arg(to_snapshot)::text::pg_snapshot) AS e) AS x WHERE x.e >= pg_snapshot_xmax(sqlc.arg(from_snapshot)::text::pg_snapshot)
-                             UNION ALL SELECT pg_snapshot_xmax(sqlc.arg(to_snapshot)::text::pg_snapshot)) AS ends) AS ends) AS p) AS g
+                             UNION ALL SELECT pg_snapshot_xmax(sqlc.arg(to_snapshot)::text::pg_snapshot)) AS ends) AS ends) AS p
+           -- Between ids that follow each other there is nothing to walk.
+           WHERE p.below::text::bigint > CASE WHEN p.after THEN sqlc.arg(after_xid)::text::bigint WHEN p.first THEN p.above::text::bigint ELSE p.above::text::bigint + 1 END) AS g
      CROSS JOIN LATERAL (SELECT * FROM reconciler.outbox i WHERE (i.xid, i.seq) > (g.xid, g.seq) AND i.xid < g.below
          ORDER BY i.xid, i.seq LIMIT (SELECT sqlc.arg(page_rows)::int)) AS o
      ORDER BY o.xid, o.seq LIMIT (SELECT sqlc.arg(page_rows)::int))

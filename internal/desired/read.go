@@ -34,6 +34,7 @@ type Row struct {
 type Task struct {
 	Operation int64
 	Open      bool // the gate: while it is closed the object keeps what it has
+	Reapply   bool // it is done by a call, also where nothing has changed
 }
 
 // Entry is the ledger's row of an object.
@@ -53,14 +54,19 @@ type Entry struct {
 	AppliedAt       *time.Time
 }
 
-// buildRead reads objects by key: $1 target name, $2 target id, $3 keys, $4... the parts of the keys.
+// buildRead reads objects by key: $1 target name, $2 target id, $3 keys, $4... the parts of the keys; governed: and the
+// tasks that govern them.
 // Every side is a LATERAL lookup with a LIMIT: on young tables without statistics a join would become a
 // scan of everything.
-func (r *Resource) buildRead() string {
+func (r *Resource) buildRead(governed bool) string {
+	task, tasks := "NULL::bigint, NULL::boolean, NULL::boolean", ""
+	if governed {
+		task, tasks = "g.operation_id, g.is_open, g.reapply", "LEFT JOIN LATERAL ("+fmt.Sprintf(taskSQL, r.ID, "$2", "i.key")+") AS g ON true\n"
+	}
 	var b strings.Builder
 	b.WriteString("SELECT i.n, i.key, d.found, d.spec, d.match, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
-	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at, g.operation_id, g.is_open, " + unopenedSQL + "\n")
+	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at, " + task + ", " + unopenedSQL + ", " + fmt.Sprintf(governedSQL, "$2") + "\n")
 	b.WriteString("FROM unnest($3::text[]")
 	if !r.Removed {
 		for n := range r.keys {
@@ -81,20 +87,19 @@ func (r *Resource) buildRead() string {
 		}
 		b.WriteString(`d.key COLLATE "C" = i.key AND (d.target = $1 OR d.target IS NULL) AND d.running LIMIT 2`)
 	}
-	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %[1]d AND l.key = i.key LIMIT 1) AS l ON true\n"+
-		"LEFT JOIN LATERAL ("+taskSQL+") AS g ON true\nORDER BY i.n", r.ID, "$2", "i.key")
+	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = i.key LIMIT 1) AS l ON true\n%sORDER BY i.n", r.ID, tasks)
 	return b.String()
 }
 
 // The gates of applies are looked at in the statement that reads the row: who sees a row that an apply has changed sees
-// the apply. Both questions are about the target, or the database, and are asked once for all keys; where no apply has to
-// do with the target, no key is looked up.
+// the apply. Most of the time there is none, and the two questions for that are about the database and the target, asked
+// once for all keys. Tasks are looked up for each key, by a query of its own: in the other one they would cost a third of it.
 const (
 	unopenedSQL = "(SELECT EXISTS (SELECT FROM reconciler.applies a WHERE a.opened_at IS NULL AND a.strategy <> 'parallel'))"
-	// taskSQL is made with the resource's id, and the names of the target's id and the key.
-	taskSQL = "SELECT k.operation_id, o.is_open FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id " +
-		"WHERE (SELECT EXISTS (SELECT FROM reconciler.operations n WHERE n.target_id = %[2]s AND NOT n.done)) " +
-		"AND k.target_id = %[2]s AND k.resource_id = %[1]d AND k.key = %[3]s AND k.governs LIMIT 1"
+	// governedSQL is made with the name of the target's id, and taskSQL with the resource's id and the names of that and the key.
+	governedSQL = "(SELECT EXISTS (SELECT FROM reconciler.operations n WHERE n.target_id = %s AND NOT n.done))"
+	taskSQL     = "SELECT k.operation_id, o.is_open, o.reapply FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id " +
+		"WHERE k.target_id = %[2]s AND k.resource_id = %[1]d AND k.key = %[3]s AND k.governs LIMIT 1"
 )
 
 // buildCast only converts the parts of one key: $1...
@@ -134,18 +139,38 @@ func (r *Resource) Read(ctx context.Context, db store.DBTX, target string, targe
 	return append(left, right...), err
 }
 
+// readBatch reads with the query that the last read found to be the right one, and with the other if it was not.
 func (r *Resource) readBatch(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string) ([]Row, error) {
+	with := r.governed.Load()
+	rows, governed, err := r.readAll(ctx, db, with, target, targetID, keys)
+	if err == nil && governed != with {
+		r.governed.Store(governed)
+		if governed {
+			rows, _, err = r.readAll(ctx, db, true, target, targetID, keys)
+		}
+	}
+	return rows, err
+}
+
+// readAll reads objects, with the tasks that govern them or without, and says whether there may be such tasks.
+func (r *Resource) readAll(ctx context.Context, db store.DBTX, with bool, target string, targetID int32, keys []string) (out []Row, governed bool, err error) {
+	sql := r.readSQL
+	if with {
+		sql = r.readGovernedSQL
+	}
+	governed = with
 	args, places, out := r.readArgs(target, targetID, keys)
-	result, err := db.Query(ctx, r.readSQL, planned(args, len(keys))...)
+	result, err := db.Query(ctx, sql, planned(args, len(keys))...)
 	if err != nil {
-		return nil, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
+		return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 	}
 	defer result.Close()
 	for result.Next() {
-		n, row, err := scanRow(result)
+		n, row, may, err := scanRow(result)
 		if err != nil {
-			return nil, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
+			return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 		}
+		governed = may
 		at := &out[places[n-1]]
 		if at.Wanted || at.Err != nil {
 			row.Wanted, row.Err = false, fmt.Errorf("key %q is not unique: more than one running row has it", row.Key)
@@ -153,9 +178,10 @@ func (r *Resource) readBatch(ctx context.Context, db store.DBTX, target string, 
 		*at = row
 	}
 	if err := result.Err(); err != nil {
-		return nil, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
+		return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 	}
-	return r.readUnsplit(ctx, db, targetID, out, places)
+	out, err = r.readUnsplit(ctx, db, targetID, out, places)
+	return out, governed, err
 }
 
 // readArgs splits the keys. A key that has not the form of this resource's keys can be no row's; it is left out of
@@ -188,10 +214,9 @@ func (r *Resource) readArgs(target string, targetID int32, keys []string) (args 
 	return args, places, out
 }
 
-func scanRow(result pgx.Rows) (int64, Row, error) {
+// scanRow also says whether tasks of an apply may govern objects of the target.
+func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 	var (
-		n                         int64
-		row                       Row
 		found                     *bool
 		spec, match               []byte
 		state                     *State
@@ -199,13 +224,13 @@ func scanRow(result pgx.Rows) (int64, Row, error) {
 		desired                   *int64
 		attempts                  *int32
 		operation                 *int64
-		open                      *bool
+		open, reapply             *bool
 		e                         Entry
 	)
-	err := result.Scan(&n, &row.Key, &found, &spec, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
-		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &e.DueIn, &e.AppliedAt, &operation, &open, &row.Unopened)
+	err = result.Scan(&n, &row.Key, &found, &spec, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
+		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed)
 	if err != nil {
-		return 0, row, err
+		return 0, row, false, err
 	}
 	if found != nil {
 		row.Wanted, row.Spec, row.Match = spec != nil, spec, match
@@ -221,14 +246,14 @@ func scanRow(result pgx.Rows) (int64, Row, error) {
 		row.Ledger = &e
 	}
 	if operation != nil {
-		row.Task = &Task{Operation: *operation, Open: *open}
+		row.Task = &Task{Operation: *operation, Open: *open, Reapply: *reapply}
 	}
-	return n, row, nil
+	return n, row, governed, nil
 }
 
 const entrySQL = `SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
   l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
-  g.operation_id, g.is_open, ` + unopenedSQL + `
+  g.operation_id, g.is_open, g.reapply, ` + unopenedSQL + `, true
 FROM (SELECT $3::text AS key) AS i
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = %[1]d AND l.key = i.key LIMIT 1) AS l ON true
 LEFT JOIN LATERAL (` + taskSQL + `) AS g ON true WHERE $2::int = %[1]d`
@@ -242,7 +267,7 @@ func (r *Resource) readEntry(ctx context.Context, db store.DBTX, targetID int32,
 	}
 	defer result.Close()
 	for result.Next() {
-		if _, row, err = scanRow(result); err != nil {
+		if _, row, _, err = scanRow(result); err != nil {
 			return row, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
 		}
 	}

@@ -3,6 +3,7 @@ package desired
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
 
@@ -24,8 +25,10 @@ type Resource struct {
 	texts     []string // per key column: format of typed value -> text
 	matches   map[string]matchColumn
 
-	readSQL string
-	castSQL string
+	readSQL, readGovernedSQL string
+	castSQL                  string
+
+	governed atomic.Bool // the last read found that tasks of an apply may govern objects
 
 	pages    pageSQLs // compare running rows with the ledger
 	keyPages pageSQLs // keys of all rows
@@ -49,7 +52,7 @@ func newResource(row store.ResourceListRow) *Resource {
 	for i, column := range row.MatchColumns {
 		r.matches[column] = matchColumn{column: fmt.Sprintf("match_%d", i+1), typ: row.MatchTypes[i]}
 	}
-	r.readSQL, r.castSQL = r.buildRead(), r.buildCast()
+	r.readSQL, r.readGovernedSQL, r.castSQL = r.buildRead(false), r.buildRead(true), r.buildCast()
 	r.pages = pageSQLs{first: r.buildPage(true), next: r.buildPage(false)}
 	r.keyPages = pageSQLs{first: r.buildKeys(true), next: r.buildKeys(false)}
 	return r

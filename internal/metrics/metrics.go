@@ -18,6 +18,8 @@ type Metrics struct {
 	OutboxEvents prometheus.Counter
 	Expanded     prometheus.Counter
 	Retained     prometheus.Counter
+	Applies      *prometheus.GaugeVec   // state: of those that have not ended
+	AppliesEnded *prometheus.CounterVec // state: completed, failed, cancelled
 
 	Calls        *prometheus.CounterVec   // target, action, verdict
 	CallSeconds  *prometheus.HistogramVec // target, action
@@ -30,6 +32,7 @@ type Metrics struct {
 	GuardHeld    *prometheus.GaugeVec     // target
 	Cursor       *prometheus.GaugeVec     // target
 	LedgerWrites *prometheus.CounterVec   // target
+	ApplyTasks   *prometheus.CounterVec   // target, state
 
 	Syncs       *prometheus.CounterVec   // target, outcome
 	SyncSeconds *prometheus.HistogramVec // target
@@ -69,6 +72,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		OutboxEvents: counter("outbox_events_total", "Outbox rows read."),
 		Expanded:     counter("expanded_total", "Objects marked because a row of a base table changed."),
 		Retained:     counter("outbox_parts_emptied_total", "Parts of the outbox that retention emptied."),
+		Applies:      gauges("applies", "Applies that have not ended; 0 in processes that do not lead.", "state"),
+		AppliesEnded: counters("applies_ended_total", "Ends of applies that this process saw while it led; one that is tried again may end again.", "state"),
 
 		Calls:        counters("calls_total", "Driver calls by outcome.", "target", "action", "verdict"),
 		CallSeconds:  times("call_seconds", "Duration of driver calls.", "target", "action"),
@@ -81,6 +86,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		GuardHeld:    gauges("guard_held", "Deletes that wait for approve().", "target"),
 		Cursor:       gauges("cursor_revision", "Revision up to which changes are recorded.", "target"),
 		LedgerWrites: counters("ledger_writes_total", "Ledger rows written or removed.", "target"),
+		ApplyTasks:   counters("apply_tasks_total", "Objects of applies by what came of them, as this process recorded it.", "target", "state"),
 
 		Syncs:       counters("syncs_total", "Syncs by outcome.", "target", "outcome"),
 		SyncSeconds: times("sync_seconds", "Duration of complete syncs.", "target"),
@@ -91,7 +97,24 @@ func New(reg prometheus.Registerer) *Metrics {
 	for _, by := range []string{"notify", "command", "poll"} {
 		m.Wakeups.WithLabelValues(by)
 	}
+	m.SetApplies(nil)
+	for _, state := range ApplyEnds {
+		m.AppliesEnded.WithLabelValues(state)
+	}
 	return m
+}
+
+// The states of an apply: those that it is in until it ends, and those that it ends in.
+var (
+	ApplyStates = []string{"pending", "running", "degraded", "paused", "stopping", "stopped"}
+	ApplyEnds   = []string{"completed", "failed", "cancelled"}
+)
+
+// SetApplies says how many applies are in each state; 0 in those that are not named.
+func (m *Metrics) SetApplies(byState map[string]int64) {
+	for _, state := range ApplyStates {
+		m.Applies.WithLabelValues(state).Set(float64(byState[state]))
+	}
 }
 
 // Target starts the series of a target at zero, so that a rate over them sees the first event.
@@ -113,6 +136,9 @@ func (m *Metrics) Target(name string) {
 	}
 	for _, vec := range []*prometheus.GaugeVec{m.InFlight, m.Owned, m.CircuitOpen, m.GuardHeld, m.Cursor, m.LastSync} {
 		vec.WithLabelValues(name)
+	}
+	for _, state := range []string{"completed", "failed"} {
+		m.ApplyTasks.WithLabelValues(name, state)
 	}
 	m.Queued.WithLabelValues(name, "live")
 	m.Queued.WithLabelValues(name, "sync")

@@ -1,12 +1,17 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -19,6 +24,8 @@ const (
 	forgetMost  = 10
 	// openAgain is the pause before an apply is tried again that a person's transaction holds.
 	openAgain = 20 * time.Millisecond
+	// countEvery is how often applies that have not ended are counted.
+	countEvery = 15 * time.Second
 )
 
 // unopened returns the applies that are not open by their transactions, if changes of base tables in a page may belong to
@@ -65,13 +72,16 @@ func passes(err error) bool {
 // openApply opens one, in pieces. One that cannot be opened fails: owners wait for it to be open, and must not for ever.
 func (s *Steward) openApply(ctx context.Context, term, id, revision int64) error {
 	queries := store.New(s.Pool)
+	crash.Point(crash.BeforeOpen)
 	for {
 		began := time.Now()
 		open, err := queries.ApplyOpen(ctx, store.ApplyOpenParams{Owner: s.Instance, Term: term, ID: id, Revision: revision, MaxRows: openRows})
 		switch {
 		case err == nil && open:
+			crash.Point(crash.AfterOpen)
 			return nil
 		case err == nil:
+			crash.Point(crash.OpenPiece)
 			if time.Since(began) > openAgain {
 				continue
 			}
@@ -89,5 +99,48 @@ func (s *Steward) openApply(ctx context.Context, term, id, revision int64) error
 			return fmt.Errorf("give up apply %d: %w", id, database.Explain(err))
 		}
 		return nil
+	}
+}
+
+// noteEnd remembers the end of an apply that the batch tells of.
+func (s *Steward) noteEnd(e Event) {
+	var end struct {
+		State string `json:"state"`
+	}
+	if json.Unmarshal(e.Image, &end) == nil && slices.Contains(metrics.ApplyEnds, end.State) {
+		s.ended[end.State]++
+	}
+}
+
+// countEnds counts the ends of a batch when the cursor has moved over it: a batch that is read again, after an error in the
+// middle, is not counted twice. Those that a takeover skips are not counted at all.
+func (s *Steward) countEnds() {
+	for state, n := range s.ended {
+		s.Metrics.AppliesEnded.WithLabelValues(state).Add(float64(n))
+	}
+}
+
+// CountApplies keeps the number of applies that have not ended, by state, until its context ends; then it is 0, so that the
+// sum over all processes is the leader's. An error is no reason to give up leadership: the next look is soon.
+func (s *Steward) CountApplies(ctx context.Context) {
+	defer s.Metrics.SetApplies(nil)
+	failing := false // and it was said
+	for {
+		rows, err := store.New(s.Pool).AppliesUnderWay(ctx)
+		if err == nil {
+			byState := make(map[string]int64, len(rows))
+			for _, row := range rows {
+				byState[row.State] = row.Applies
+			}
+			s.Metrics.SetApplies(byState)
+		} else if ctx.Err() == nil && !failing {
+			s.Logger.Warn("applies_not_counted", "error", err)
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(cmp.Or(s.testCountEvery, countEvery)):
+		}
 	}
 }

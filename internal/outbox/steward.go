@@ -53,6 +53,9 @@ type Steward struct {
 	piece    int             // how many changes are expanded at once
 	wrote    bool            // outbox rows were written that the leader does not know of
 	marked   bool            // an apply was begun in the batch that is being read
+	ended    map[string]int  // applies that ended in it, by state
+
+	testCountEvery time.Duration // tests shorten countEvery
 }
 
 // Run works until its context ends, or with an error when leadership or the database are lost.
@@ -141,6 +144,7 @@ func (s *Steward) begin(ctx context.Context, term int64, latest Tick) error {
 // consume reads one batch, page by page, and moves the cursor over it.
 func (s *Steward) consume(ctx context.Context, term int64, from, to Tick) (Tick, error) {
 	var at Position
+	s.ended = map[string]int{}
 	for {
 		page, err := s.Feed.Read(ctx, from, to, at)
 		if errors.Is(err, ErrBelowFloor) {
@@ -153,14 +157,16 @@ func (s *Steward) consume(ctx context.Context, term int64, from, to Tick) (Tick,
 			return from, err
 		}
 		s.wake()
-		if !page.More && s.marked {
+		if page.More {
+			at = page.Last
+			continue
+		}
+		s.countEnds()
+		if s.marked {
 			s.marked = false
 			return to, s.openApplies(ctx, term, to)
 		}
-		if !page.More {
-			return to, nil
-		}
-		at = page.Last
+		return to, nil
 	}
 }
 
@@ -177,6 +183,7 @@ func (s *Steward) page(ctx context.Context, term int64, page *Page, to Tick, las
 		switch {
 		case e.Mark():
 			s.marked = true
+			s.noteEnd(e)
 		case e.DependencyID != nil:
 			changes[change{apply: applies[e.Xid], resourceID: e.ResourceID, image: string(e.Image)}] = true
 		case e.Whole():

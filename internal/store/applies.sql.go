@@ -52,6 +52,36 @@ func (q *Queries) AppliesToOpen(ctx context.Context, snapshot string) ([]int64, 
 	return items, nil
 }
 
+const appliesUnderWay = `-- name: AppliesUnderWay :many
+SELECT state, count(*) AS applies FROM reconciler.applies WHERE completed_at IS NULL GROUP BY state
+`
+
+type AppliesUnderWayRow struct {
+	State   string
+	Applies int64
+}
+
+// How many applies that have not ended are in each state.
+func (q *Queries) AppliesUnderWay(ctx context.Context) ([]AppliesUnderWayRow, error) {
+	rows, err := q.db.Query(ctx, appliesUnderWay)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AppliesUnderWayRow
+	for rows.Next() {
+		var i AppliesUnderWayRow
+		if err := rows.Scan(&i.State, &i.Applies); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const appliesUnopened = `-- name: AppliesUnopened :many
 SELECT id, xid FROM reconciler.applies WHERE opened_at IS NULL ORDER BY opened_seq > 0 DESC, id
 `
@@ -113,6 +143,70 @@ func (q *Queries) ApplyFail(ctx context.Context, arg ApplyFailParams) error {
 	return err
 }
 
+const applyLines = `-- name: ApplyLines :many
+SELECT s.id, s.title, s.state, (s.completed_at IS NOT NULL)::boolean AS ended, s.targets, s.targets_done, s.tasks, s.completed, s.failed, s.superseded, s.pending::bigint AS pending,
+    (CASE WHEN s.state IN ('paused', 'stopped', 'completed', 'failed', 'cancelled') THEN s.next ELSE '' END)::text AS next
+FROM reconciler.apply_status s
+WHERE s.id = ANY (ARRAY(SELECT a.id FROM reconciler.applies a WHERE a.completed_at IS NULL ORDER BY a.id DESC LIMIT $1::int)
+    || ARRAY(SELECT a.id FROM reconciler.applies a WHERE a.completed_at IS NOT NULL ORDER BY a.id DESC LIMIT $2::int))
+ORDER BY s.completed_at IS NOT NULL, s.id DESC
+`
+
+type ApplyLinesParams struct {
+	UnderWay int32
+	Ended    int32
+}
+
+type ApplyLinesRow struct {
+	ID          int64
+	Title       string
+	State       string
+	Ended       bool
+	Targets     int64
+	TargetsDone int64
+	Tasks       int64
+	Completed   int64
+	Failed      int64
+	Superseded  int64
+	Pending     int64
+	Next        string
+}
+
+// What the status page shows of applies: the newest that have not ended, then the newest that have. Whoever reads it has
+// shown no token, so there is no error text; next has one where it says what is waited for.
+func (q *Queries) ApplyLines(ctx context.Context, arg ApplyLinesParams) ([]ApplyLinesRow, error) {
+	rows, err := q.db.Query(ctx, applyLines, arg.UnderWay, arg.Ended)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ApplyLinesRow
+	for rows.Next() {
+		var i ApplyLinesRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.Title,
+			&i.State,
+			&i.Ended,
+			&i.Targets,
+			&i.TargetsDone,
+			&i.Tasks,
+			&i.Completed,
+			&i.Failed,
+			&i.Superseded,
+			&i.Pending,
+			&i.Next,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const applyOpen = `-- name: ApplyOpen :one
 SELECT reconciler.open_apply($1::uuid, $2::bigint, $3::bigint, $4::bigint, $5::int)::boolean AS open
 `
@@ -136,6 +230,62 @@ func (q *Queries) ApplyOpen(ctx context.Context, arg ApplyOpenParams) (bool, err
 	var open bool
 	err := row.Scan(&open)
 	return open, err
+}
+
+const applyTargetLines = `-- name: ApplyTargetLines :many
+SELECT n.id::bigint AS apply, (CASE WHEN t.configured THEN w.target ELSE '' END)::text AS target, w.ordinal, w.phase::text AS phase, w.tasks, w.completed, w.failed,
+    (CASE WHEN w.phase IN ('opening', 'soaking', 'stopping', 'stopped', 'completed') THEN w.detail ELSE '' END)::text AS detail
+FROM unnest($1::bigint[]) AS n(id)
+CROSS JOIN LATERAL (SELECT apply, target, ordinal, state, phase, detail, until, tasks, completed, failed, superseded, pending, claims, started_at, completed_at FROM reconciler.apply_targets x WHERE x.apply = n.id ORDER BY x.ordinal, x.target LIMIT $2::int) AS w
+LEFT JOIN reconciler.targets t ON t.name = w.target
+ORDER BY n.id DESC, w.ordinal, w.target
+`
+
+type ApplyTargetLinesParams struct {
+	Ids  []int64
+	Most int32
+}
+
+type ApplyTargetLinesRow struct {
+	Apply     int64
+	Target    string
+	Ordinal   int32
+	Phase     string
+	Tasks     int32
+	Completed int32
+	Failed    int32
+	Detail    string
+}
+
+// The first targets of each of these applies, in order, without error texts: detail is shown where it is in our own words.
+// A name that no config has stands in rows only.
+func (q *Queries) ApplyTargetLines(ctx context.Context, arg ApplyTargetLinesParams) ([]ApplyTargetLinesRow, error) {
+	rows, err := q.db.Query(ctx, applyTargetLines, arg.Ids, arg.Most)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []ApplyTargetLinesRow
+	for rows.Next() {
+		var i ApplyTargetLinesRow
+		if err := rows.Scan(
+			&i.Apply,
+			&i.Target,
+			&i.Ordinal,
+			&i.Phase,
+			&i.Tasks,
+			&i.Completed,
+			&i.Failed,
+			&i.Detail,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const operationsClaim = `-- name: OperationsClaim :one

@@ -7,7 +7,6 @@ package store
 
 import (
 	"context"
-
 	"time"
 )
 
@@ -257,16 +256,16 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) error {
 	return err
 }
 
-const settleTasks = `-- name: SettleTasks :exec
-SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
+const settleTasks = `-- name: SettleTasks :one
+SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
     $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
     $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
     $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
     $18::boolean[], $19::text[], $20::int[], $21::text[],
     $22::bigint, $23::text, $24::bigint, $25::text,
-    $26::text, $27::bigint, $28::boolean),
+    $26::text, $27::bigint, $28::boolean) AS ledger,
   reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $29::bigint[],
-    $30::int[], $31::text[], $32::text[], $33::text[])
+    $30::int[], $31::text[], $32::text[], $33::text[]) AS settled OFFSET 0) AS w
 `
 
 type SettleTasksParams struct {
@@ -305,9 +304,15 @@ type SettleTasksParams struct {
 	TaskErrors       []string
 }
 
-// Settle and what it means for applies: one statement, so one transaction and one round trip.
-func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) error {
-	_, err := q.db.Exec(ctx, settleTasks,
+type SettleTasksRow struct {
+	Completed int64
+	Failed    int64
+}
+
+// Settle and what it means for applies: one statement, so one transaction and one round trip. It returns how many objects
+// of applies are completed by that, and how many have failed.
+func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) (SettleTasksRow, error) {
+	row := q.db.QueryRow(ctx, settleTasks,
 		arg.TargetID,
 		arg.Owner,
 		arg.Term,
@@ -342,7 +347,9 @@ func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) error 
 		arg.TaskVerdicts,
 		arg.TaskErrors,
 	)
-	return err
+	var i SettleTasksRow
+	err := row.Scan(&i.Completed, &i.Failed)
+	return i, err
 }
 
 const targetCircuit = `-- name: TargetCircuit :exec
@@ -410,6 +417,74 @@ func (q *Queries) TargetCursorStart(ctx context.Context, arg TargetCursorStartPa
 	return err
 }
 
+const targetHealthBegin = `-- name: TargetHealthBegin :exec
+WITH changed AS (
+    UPDATE reconciler.targets SET reports_health = $1::boolean, health_asked_at = NULL, unhealthy = NULL
+    WHERE id = $2::int AND owner = $3::uuid AND term = $4::bigint
+      AND (reports_health <> $1::boolean OR health_asked_at IS NOT NULL)
+    RETURNING id
+)
+SELECT pg_notify('reconciler_control', '') FROM changed
+`
+
+type TargetHealthBeginParams struct {
+	Reports  bool
+	TargetID int32
+	Owner    string
+	Term     int64
+}
+
+// Says whether this owner will report the target's health. What a former one reported does not count: this one may ask elsewhere.
+func (q *Queries) TargetHealthBegin(ctx context.Context, arg TargetHealthBeginParams) error {
+	_, err := q.db.Exec(ctx, targetHealthBegin,
+		arg.Reports,
+		arg.TargetID,
+		arg.Owner,
+		arg.Term,
+	)
+	return err
+}
+
+const targetHealthRecord = `-- name: TargetHealthRecord :exec
+SELECT reconciler.record_health($1::int, $2::uuid, $3::bigint, $4::timestamptz, nullif($5::text, ''))
+`
+
+type TargetHealthRecordParams struct {
+	TargetID  int32
+	Owner     string
+	Term      int64
+	AskedAt   time.Time
+	Unhealthy string
+}
+
+func (q *Queries) TargetHealthRecord(ctx context.Context, arg TargetHealthRecordParams) error {
+	_, err := q.db.Exec(ctx, targetHealthRecord,
+		arg.TargetID,
+		arg.Owner,
+		arg.Term,
+		arg.AskedAt,
+		arg.Unhealthy,
+	)
+	return err
+}
+
+const targetHealthWanted = `-- name: TargetHealthWanted :one
+SELECT EXISTS (SELECT FROM reconciler.health_waits($1::int))::boolean AS wanted, clock_timestamp()::timestamptz AS now
+`
+
+type TargetHealthWantedRow struct {
+	Wanted bool
+	Now    time.Time
+}
+
+// Whether an apply waits for the target's health, and the time from which on an answer is asked for.
+func (q *Queries) TargetHealthWanted(ctx context.Context, targetID int32) (TargetHealthWantedRow, error) {
+	row := q.db.QueryRow(ctx, targetHealthWanted, targetID)
+	var i TargetHealthWantedRow
+	err := row.Scan(&i.Wanted, &i.Now)
+	return i, err
+}
+
 const targetLoad = `-- name: TargetLoad :one
 SELECT id, name, (paused_at IS NOT NULL)::boolean AS paused, draining, clean, coalesce(guard_deletes, 0)::bigint AS guard_deletes,
     coalesce(cursor_revision, 0)::bigint AS cursor_revision, coalesce(cursor_snapshot::text, '')::text AS cursor_snapshot,
@@ -455,7 +530,8 @@ func (q *Queries) TargetLoad(ctx context.Context, id int32) (TargetLoadRow, erro
 
 const targetSteering = `-- name: TargetSteering :one
 SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
-    EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies
+    EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies,
+    CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health
 FROM reconciler.targets t WHERE t.id = $1
 `
 
@@ -466,6 +542,7 @@ type TargetSteeringRow struct {
 	Clean        bool
 	Trouble      string
 	Applies      bool
+	Health       bool
 }
 
 // What a person may have changed, in one look.
@@ -479,6 +556,7 @@ func (q *Queries) TargetSteering(ctx context.Context, id int32) (TargetSteeringR
 		&i.Clean,
 		&i.Trouble,
 		&i.Applies,
+		&i.Health,
 	)
 	return i, err
 }
