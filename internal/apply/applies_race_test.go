@@ -170,9 +170,9 @@ func TestApplyTakeover(t *testing.T) {
 	require.Contains(t, refusal(t, db.Pool, "SELECT reconciler.claim_operations(t.id, t.owner, 1, '30 s') FROM reconciler.targets t WHERE t.name = 'asia'"), "was taken over by another process: term 1 is over")
 	require.True(t, db.claim(t, "asia"), "the next owner puts its objects into its queue")
 	require.Equal(t, "1 | 1", db.line(t, fmt.Sprintf("SELECT o.claims, max(k.attempts) FROM reconciler.operations o JOIN reconciler.tasks k ON k.operation_id = o.id WHERE o.apply_id = %d AND o.target = 'asia' GROUP BY o.id", id)))
-	db.lines(t, settleSQL(id, "asia", "done"))
-	db.lines(t, fmt.Sprintf(`SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg('failed'::text), array_agg(''::text))
-		FROM reconciler.targets t JOIN reconciler.operations o ON o.target_id = t.id JOIN reconciler.tasks k ON k.operation_id = o.id WHERE t.name = 'asia' AND o.apply_id = %d GROUP BY t.id`, id))
+	require.Equal(t, "{3,0}", db.line(t, settleSQL(id, "asia", "done")), "what owners count: three are completed by that")
+	require.Equal(t, "{0,0}", db.line(t, fmt.Sprintf(`SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg('failed'::text), array_agg(''::text))
+		FROM reconciler.targets t JOIN reconciler.operations o ON o.target_id = t.id JOIN reconciler.tasks k ON k.operation_id = o.id WHERE t.name = 'asia' AND o.apply_id = %d GROUP BY t.id`, id)))
 	require.Equal(t, "completed next waiting", db.phases(t, id), "what is settled stays as it is")
 	db.checkApplies(t)
 }

@@ -19,6 +19,8 @@ func newAppliesDB(t *testing.T) appliesDB {
 	db.Exec(t, `INSERT INTO reconciler.targets (name, configured, driver, owner, term, lease_until) VALUES ('asia', true, 'file', `+process+`, 1, clock_timestamp() + interval '1 hour')`)
 	db.tick(t, 11)
 	db.record(t, "asia", 11)
+	// What owners give up soon, tests wait for.
+	db.Exec(t, "ALTER FUNCTION reconciler.settle_tasks SET lock_timeout = 0; ALTER FUNCTION reconciler.confirm_stops SET lock_timeout = 0")
 	db.Exec(t, "INSERT INTO public.deployments (id, region) SELECT n, (ARRAY['asia', 'eu', 'us'])[1 + (n - 1) % 3] FROM generate_series(1, 9) AS n")
 	return db
 }
@@ -116,11 +118,11 @@ func (d appliesDB) checkApplies(t *testing.T) {
 			OR o.done <> (o.completed_at IS NOT NULL AND NOT bool_or(k.governs))`))
 }
 
-// C56: the state for every combination of the states of one, two and three operations, whatever people want of it.
+// C56: the state for every combination of the states of one to four operations, whatever people want of it.
 func TestApplyStateIsThatOfTheOracle(t *testing.T) {
 	t.Parallel()
 	db := newPsqlDB(t)
-	for _, combination := range combinations(3) {
+	for _, combination := range combinations(4) {
 		counts := map[string]int{}
 		for _, state := range combination {
 			counts[state]++
@@ -424,6 +426,62 @@ func TestApplyBeginsOncePerTransaction(t *testing.T) {
 	require.Equal(t, first, lines(t, tx, "SELECT reconciler.begin_apply('three')"))
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.Equal(t, "0 | 0", db.line(t, "SELECT (SELECT count(*) FROM reconciler.applies), (SELECT count(*) FROM reconciler.outbox WHERE resource_id = 0)"))
+}
+
+// set_applies: the first row of a transaction that is written down begins the apply, whatever else the transaction does.
+func TestEachTransactionIsAnApply(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	titles := func() []string {
+		return db.lines(t, "SELECT title, strategy, automatic FROM reconciler.applies ORDER BY id")
+	}
+	require.Equal(t, "each transaction that changes deployments is an apply from now on", db.line(t, "SELECT reconciler.set_applies('deployments', true, soak => '1 min')"))
+	require.Equal(t, "unchanged", db.line(t, "SELECT reconciler.set_applies('deployments', true, soak => '1 min')"))
+
+	db.Exec(t, "UPDATE public.deployments SET image = image")
+	require.Empty(t, titles(), "nothing has changed")
+	tx := db.inTx(t, "UPDATE public.deployments SET image = 'lost' WHERE id = 1")
+	require.NoError(t, tx.Rollback(t.Context()))
+	tx = db.inTx(t, "SAVEPOINT s")
+	lines(t, tx, "UPDATE public.deployments SET image = 'lost' WHERE id = 1")
+	lines(t, tx, "ROLLBACK TO s")
+	require.NoError(t, tx.Commit(t.Context()))
+	require.Empty(t, titles(), "nothing was committed")
+
+	db.Exec(t, "BEGIN; UPDATE public.deployments SET image = 'app:3'; UPDATE public.deployments SET image = 'app:4' WHERE id < 5; COMMIT")
+	require.Equal(t, []string{"change of deployments | rolling | t"}, titles())
+	db.open(t, 1+2, 10) // two numbers were taken by what was rolled back
+	require.Equal(t, "9 | 00:01:00", db.line(t, "SELECT (SELECT count(*) FROM reconciler.tasks), soak FROM reconciler.applies"), "as set_applies says")
+
+	db.Exec(t, "BEGIN; UPDATE public.deployments SET image = 'app:5'; SELECT reconciler.begin_apply('release 5', strategy => 'parallel'); UPDATE public.deployments SET image = 'app:6'; COMMIT")
+	db.Exec(t, "TRUNCATE public.deployments")
+	require.Equal(t, []string{"change of deployments | rolling | t", "release 5 | parallel | f", "change of deployments | rolling | t"}, titles(), "a person's word comes first")
+
+	require.Equal(t, "changes of deployments are no applies any more, by themselves", db.line(t, "SELECT reconciler.set_applies('deployments', false)"))
+	db.Exec(t, "INSERT INTO public.deployments (id, region) VALUES (1, 'eu')")
+	require.Len(t, titles(), 3)
+}
+
+func TestSetAppliesRefusesNonsense(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	for call, says := range map[string]string{
+		"set_applies('deploymnt', true)":                              "no resource is named 'deploymnt'\nResources: deployments",
+		"set_applies(NULL, true)":                                     "resource is NULL",
+		"set_applies('deployments', NULL)":                            "enabled is NULL",
+		"set_applies('deployments', true, strategy => 'canary')":      "strategy must be 'rolling', 'parallel' or 'waves', not 'canary'",
+		"begin_resync('deploymnt')":                                   "no resource is named 'deploymnt'\nResources: deployments",
+		"begin_resync(NULL)":                                          "resource is NULL: name a resource\nResources: deployments",
+		"begin_resync('deployments', targets => '{moon}')":            "no running process has a target 'moon'\nTargets: asia, eu, us",
+		"begin_resync('deployments', keys => '{1}')":                  "no target has object '1' of resource deployments",
+		"begin_resync('deployments', strategy => 'waves')":            `strategy 'waves' needs waves, such as '[["eu"], ["us", "asia"]]'`,
+		"track('x', 'reconciler.applies', '{id}', target => '''x''')": "reconciler.applies belongs to reconciler itself: each of its changes would make another\nOf its tables only reconciler.apply_events can be tracked.",
+	} {
+		require.Equal(t, says, refusal(t, db.Pool, "SELECT reconciler."+call), call)
+	}
+	db.Exec(t, "SELECT reconciler.track('event', 'reconciler.apply_events', '{id}', target => '''chat''')")
+	require.Equal(t, "resource event is made of the ends of applies: each would begin another", refusal(t, db.Pool, "SELECT reconciler.set_applies('event', true)"))
+	require.Equal(t, "0", db.line(t, "SELECT count(*) FROM reconciler.applies"), "nothing is half done")
 }
 
 func TestApplyWholeResource(t *testing.T) {

@@ -106,9 +106,10 @@ func decideSpoiled(l look) (action, *record) {
 
 func decideWanted(l look) (action, *record) {
 	e := l.row.Ledger
+	again := l.item.Force || l.reapplies()
 	if e != nil && !l.item.Force {
 		switch {
-		case e.State == desired.Applied && bytes.Equal(e.AppliedHash, l.row.Hash[:]):
+		case e.State == desired.Applied && bytes.Equal(e.AppliedHash, l.row.Hash[:]) && !again:
 			return actNothing, nil
 		case e.State == desired.Blocked && bytes.Equal(e.FailedHash, l.row.Hash[:]):
 			return actNothing, nil
@@ -117,7 +118,7 @@ func decideWanted(l look) (action, *record) {
 		}
 	}
 	r := l.base()
-	if e != nil && e.Present && bytes.Equal(e.AppliedHash, l.row.Hash[:]) && !l.item.Force {
+	if e != nil && e.Present && bytes.Equal(e.AppliedHash, l.row.Hash[:]) && !again {
 		// The target has it; only the ledger stands elsewhere (held, or to be deleted before the row came back).
 		r.state, r.err, r.attempts, r.failedHash, r.approved = desired.Applied, "", 0, nil, false
 		r.appliedRevision = max(l.item.Revision, l.now)
@@ -153,6 +154,9 @@ func (l look) heldBack() string {
 
 // gated reports whether an apply holds the object: it keeps what it has until its target's turn comes.
 func (l look) gated() bool { return l.row.Task != nil && !l.row.Task.Open }
+
+// reapplies reports whether an apply has the object applied again, whatever the target has.
+func (l look) reapplies() bool { return l.row.Task != nil && l.row.Task.Open && l.row.Task.Reapply }
 
 func decideUnwanted(l look) (action, *record) {
 	e := l.row.Ledger

@@ -74,6 +74,29 @@ func TestDecideBehindAGate(t *testing.T) {
 	}
 }
 
+// An apply of what is there calls for its objects once their turn has come, whatever the target has.
+func TestDecideToApplyAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		ledger string
+		task   desired.Task
+		want   action
+	}{
+		{"applied", desired.Task{Operation: 7, Open: true, Reapply: true}, actApply},
+		{"paused, has it", desired.Task{Operation: 7, Open: true, Reapply: true}, actApply},
+		{"applied", desired.Task{Operation: 7, Reapply: true}, actNothing},
+		{"applied", desired.Task{Operation: 7, Open: true}, actNothing},
+		{"failing", desired.Task{Operation: 7, Open: true, Reapply: true}, actNothing}, // it keeps its turn
+		{"blocked", desired.Task{Operation: 7, Open: true, Reapply: true}, actNothing},
+	} {
+		l := look{item: &Item{ObjectID: ObjectID{Key: "k"}}, clean: true, now: 9, guard: func() bool { return true }}
+		l.row = wantedRow()
+		l.row.Ledger, l.row.Task = ledgerOf(c.ledger), &c.task
+		act, _ := decide(l)
+		require.Equal(t, c.want, act, "%+v", c)
+	}
+}
+
 // What a look means for the task that governs the object.
 func TestVerdicts(t *testing.T) {
 	t.Parallel()

@@ -92,9 +92,12 @@ type Owner struct {
 
 	wantSync chan struct{} // a sync was asked for
 
+	health chan struct{} // an apply waits for the target's health
+
 	looking sync.Mutex                     // held while objects are read and handed out
 	turn    chan struct{}                  // ask whose turn it is in applies
 	closed  atomic.Pointer[map[int64]bool] // operations that are being stopped
+	later   later                          // operations whose tasks could not be recorded
 }
 
 // NewOwner prepares an owner. resync is called when a whole resource must be looked at; it must have recorded the
@@ -107,7 +110,7 @@ func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) err
 		calls: [2]chan []look{make(chan []look, windowBound), make(chan []look, windowBound)},
 		slots: make(chan struct{}, max(1, cfg.Concurrency-max(1, cfg.Concurrency/4))),
 		poke:  make(chan struct{}, 1), trip: make(chan struct{}, 1), alarm: alarm{changed: make(chan struct{}, 1)}, wantSync: make(chan struct{}, 1), resync: resync,
-		turn: make(chan struct{}, 1),
+		turn: make(chan struct{}, 1), health: make(chan struct{}, 1),
 	}
 	if cfg.Rate > 0 {
 		o.limiter = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate/10)))
@@ -125,6 +128,9 @@ func (o *Owner) Load(ctx context.Context) error {
 	objects, err := o.queries.LedgerPresent(ctx, o.cfg.Grant.ID)
 	if err != nil {
 		return fmt.Errorf("count the objects of target %s: %w", o.cfg.Name, err)
+	}
+	if err := o.beginHealth(ctx); err != nil {
+		return err
 	}
 	o.guard = newGuard(o.cfg.Guard, objects)
 	o.paused.Store(row.Paused)
@@ -182,6 +188,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	source(o.probe)
 	source(o.dispatch)
 	source(o.takeTurns)
+	source(o.watchHealth)
 	group.Go(func() error { return newSettler(o).run(work) })
 	var workers sync.WaitGroup
 	for range o.cfg.Concurrency {
@@ -235,6 +242,9 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	signal(o.poke)
 	if row.Applies {
 		signal(o.turn)
+	}
+	if row.Health {
+		signal(o.health)
 	}
 	return o.recordTrouble(ctx, row.Trouble)
 }

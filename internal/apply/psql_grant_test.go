@@ -54,6 +54,10 @@ func TestPsqlGrantMatrix(t *testing.T) {
 		{"SELECT reconciler.release('gone')", operators},
 		{"SELECT reconciler.begin_apply('x')", "operator writer runtime definer"},
 		{"SELECT reconciler.apply_stop(1)", operators},
+		{"SELECT reconciler.begin_resync('deployments')", operators},
+		{"SELECT reconciler.set_applies('nothing', false)", "definer"},
+		{"SELECT FROM reconciler.apply_events", all},
+		{"SELECT reconciler.begin_rollout(1)", "runtime definer"},
 		{"SELECT FROM reconciler.apply_status UNION ALL SELECT FROM reconciler.apply_targets UNION ALL SELECT FROM reconciler.apply_tasks UNION ALL SELECT FROM reconciler.apply_log", all},
 		{"SELECT * FROM reconciler.apply_wait(1, '0')", all},
 		{"SELECT reconciler.refresh_apply(1)", daemon},
@@ -202,7 +206,7 @@ func TestPsqlGrantAndRevoke(t *testing.T) {
 
 	require.Regexp(t, `^`+role+` is viewer of reconciler: [1-9]\d+ rights given$`, db.line(t, "SELECT reconciler.grant('"+role+"', 'viewer')"))
 	require.Equal(t, role+" is viewer of reconciler: 0 rights given", db.line(t, "SELECT reconciler.grant(role_name => '"+role+"', kind => 'viewer')"))
-	require.Equal(t, role+" is operator of reconciler: 13 rights given", db.line(t, "SELECT reconciler.grant('"+role+"', 'operator')"))
+	require.Equal(t, role+" is operator of reconciler: 14 rights given", db.line(t, "SELECT reconciler.grant('"+role+"', 'operator')"))
 	lines(t, conn, "SELECT reconciler.pause('eu')")
 
 	require.Equal(t, role+" is no operator of reconciler any more", db.line(t, "SELECT reconciler.revoke('"+role+"', 'operator')"))

@@ -39,9 +39,7 @@ func (o *Owner) read(ctx context.Context) error {
 		next, err := o.readPage(ctx, cur)
 		if errors.Is(err, outbox.ErrBelowFloor) {
 			o.cfg.Logger.Warn("cursor_below_floor", "target", o.cfg.Name, "revision", cur.base.Revision, "effect", "a full sync makes up for it")
-			if o.batch != nil { // what it has parked must not wait for a last page that nobody reads
-				o.endBatch(ctx)
-			}
+			o.endBatch(ctx, &o.batch) // what it has parked must not wait for a last page that nobody reads
 			next, err = o.raiseCursor(ctx, cur)
 		}
 		if err != nil {
@@ -102,7 +100,7 @@ func (o *Owner) readPage(ctx context.Context, cur cursor) (cursor, error) {
 		}
 		signal(o.wantSync)
 	}
-	if err := o.countDeletes(ctx, items, events.More || o.batch != nil); err != nil {
+	if err := o.countDeletes(ctx, items, events.More, &o.batch); err != nil {
 		return cur, err
 	}
 	page, err := o.tracker.open(ctx, next)
@@ -116,24 +114,22 @@ func (o *Owner) readPage(ctx context.Context, cur cursor) (cursor, error) {
 		}
 		o.tracker.add(page, it.ObjectID)
 		it.pages = []*span{page}
-		if it.park == heldByBatch {
-			o.batch.add()
-			it.runs = append(it.runs, o.batch)
-		}
 		if err := o.queue.push(ctx, it); err != nil {
 			return cur, err
 		}
 	}
 	o.tracker.close(page)
-	if !events.More && o.batch != nil {
-		o.endBatch(ctx)
+	if !events.More {
+		o.endBatch(ctx, &o.batch)
 	}
 	return next, nil
 }
 
 // countDeletes looks ahead at a page that has more objects than deletes may pass: if it would delete too much, none
-// of it is deleted. In a batch of several pages the deletes are parked until the last page has been counted.
-func (o *Owner) countDeletes(ctx context.Context, items []*Item, several bool) error {
+// of it is deleted. In a batch of several pages the deletes are parked until the last page has been counted; more: this
+// is not the last, and batch are those that are parked, nil before the first.
+func (o *Owner) countDeletes(ctx context.Context, items []*Item, more bool, batch **Run) error {
+	several := more || *batch != nil
 	if !several && int64(len(items)) <= o.guard.remaining() {
 		return nil
 	}
@@ -155,14 +151,18 @@ func (o *Owner) countDeletes(ctx context.Context, items []*Item, several bool) e
 	holder := heldByGuard
 	if several {
 		holder = heldByBatch
-		if o.batch == nil {
-			o.batch = &Run{}
+		if *batch == nil {
+			*batch = &Run{}
 		}
 	} else if int64(len(doomed)) <= o.guard.remaining() {
 		return nil
 	}
 	for _, it := range doomed {
 		it.park = holder
+		if several {
+			(*batch).add()
+			it.runs = append(it.runs, *batch)
+		}
 	}
 	if holder == heldByGuard {
 		o.tellHeld(int64(len(doomed)))
@@ -201,9 +201,12 @@ func (o *Owner) doomed(ctx context.Context, resourceID int32, items []*Item) ([]
 
 // endBatch decides on the deletes that a batch of several pages parked, once all of them are recorded. It is not the
 // reader's work to wait for that. A crash before it leaves them parked; Load decides then.
-func (o *Owner) endBatch(ctx context.Context) {
-	batch := o.batch
-	o.batch = nil
+func (o *Owner) endBatch(ctx context.Context, parked **Run) {
+	batch := *parked
+	if batch == nil {
+		return
+	}
+	*parked = nil
 	o.parked.Go(func() {
 		if err := batch.Wait(ctx); err != nil {
 			return

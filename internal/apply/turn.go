@@ -3,8 +3,11 @@ package apply
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
+	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/store"
@@ -15,6 +18,10 @@ const (
 	openedAgain = 5 * time.Millisecond
 	// landedAgain is how often it looks whether the calls of an operation that is being stopped have ended.
 	landedAgain = 20 * time.Millisecond
+	// laterAgain is the pause after which tasks are recorded that could not be, because somebody held their apply.
+	laterAgain = time.Second
+	// lockNotAvailable is the SQLSTATE of a lock that was not to be had in time.
+	lockNotAvailable = "55P03"
 	// taskRows is how many objects of an operation are put into the queue at once.
 	taskRows = 500
 )
@@ -65,7 +72,12 @@ func (o *Owner) takeTurn(ctx context.Context) (time.Duration, error) {
 	if !landed && (again < 0 || again > landedAgain) {
 		again = landedAgain
 	}
-	for _, id := range row.OperationIds {
+	postponed, next := o.later.due(time.Now())
+	if next >= 0 && (again < 0 || again > next) {
+		again = next
+	}
+	for _, id := range append(row.OperationIds, postponed...) {
+		crash.Point(crash.OperationClaimed)
 		if err := o.enqueueTasks(ctx, id); err != nil {
 			return 0, err
 		}
@@ -97,8 +109,11 @@ func (o *Owner) stop(ctx context.Context, ids []int64) (all bool, err error) {
 	if len(landed) == 0 {
 		return false, nil
 	}
+	crash.Point(crash.BeforeConfirm)
 	err = o.queries.StopsConfirm(ctx, store.StopsConfirmParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, OperationIds: landed})
-	if err != nil {
+	if database.Code(err) == lockNotAvailable {
+		return false, nil
+	} else if err != nil {
 		return false, fmt.Errorf("confirm that target %s has stopped: %w", o.cfg.Name, database.Explain(err))
 	}
 	return len(landed) == len(ids), nil
@@ -111,22 +126,31 @@ func (o *Owner) closing(operation int64) bool {
 }
 
 // enqueueTasks puts the objects of an operation into the queue, without an event: theirs may have come and gone while
-// they were held, or a sync stood for them.
+// they were held, or a sync stood for them. Its deletes are counted before the first of them, as those of a batch.
 func (o *Owner) enqueueTasks(ctx context.Context, operation int64) error {
 	params := store.TasksPageParams{OperationID: operation, PageRows: taskRows}
+	var batch *Run
+	defer func() { o.endBatch(ctx, &batch) }()
 	for {
 		rows, err := o.queries.TasksPage(ctx, params)
 		if err != nil {
 			return fmt.Errorf("read what target %s has to do for an apply: %w", o.cfg.Name, err)
 		}
 		var gone taskResults
+		items := make([]*Item, 0, len(rows))
 		for _, row := range rows {
 			id := ObjectID{ResourceID: row.ResourceID, Key: row.Key}
 			if !row.Tracked {
 				gone.add(result{item: &Item{ObjectID: id}, operation: operation, verdict: verdictFailed, cause: "its resource is not tracked any more"})
 				continue
 			}
-			if err := o.queue.push(ctx, &Item{ObjectID: id, Lane: LaneSync}); err != nil {
+			items = append(items, &Item{ObjectID: id, Lane: LaneSync})
+		}
+		if err := o.countDeletes(ctx, items, len(rows) == taskRows, &batch); err != nil {
+			return err
+		}
+		for _, it := range items {
+			if err := o.queue.push(ctx, it); err != nil {
 				return err
 			}
 		}
@@ -225,12 +249,85 @@ func (t *taskResults) add(r result) {
 	t.errs = append(t.errs, r.cause)
 }
 
+// without returns the results but for those of some operations.
+func (t taskResults) without(operations map[int64]time.Time) (rest taskResults) {
+	for i, operation := range t.operations {
+		if _, is := operations[operation]; is {
+			continue
+		}
+		rest.operations = append(rest.operations, operation)
+		rest.resources = append(rest.resources, t.resources[i])
+		rest.keys = append(rest.keys, t.keys[i])
+		rest.verdicts = append(rest.verdicts, t.verdicts[i])
+		rest.errs = append(rest.errs, t.errs[i])
+	}
+	return rest
+}
+
+// later are operations whose tasks are not recorded for a while, because somebody holds their apply: a person, in an open
+// transaction. The target goes on without them. Their objects are looked at again then, and found as they should be.
+type later struct {
+	mu    sync.Mutex
+	until map[int64]time.Time
+}
+
+// rest takes away the results that are not recorded now.
+func (l *later) rest(t taskResults) taskResults {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.until) == 0 {
+		return t
+	}
+	return t.without(l.until)
+}
+
+func (l *later) add(operations []int64, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.until == nil {
+		l.until = map[int64]time.Time{}
+	}
+	for _, operation := range operations {
+		l.until[operation] = until
+	}
+}
+
+// due takes out the operations whose time has come, and says in which time the next one's comes; a negative one: never.
+func (l *later) due(now time.Time) (operations []int64, next time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next = -1
+	for operation, until := range l.until {
+		wait := until.Sub(now)
+		switch {
+		case wait <= 0:
+			operations = append(operations, operation)
+			delete(l.until, operation)
+		case next < 0 || wait < next:
+			next = wait
+		}
+	}
+	slices.Sort(operations)
+	return operations, next
+}
+
 // record writes results, and what they mean for applies, in one statement. Most have no meaning for any.
 func (o *Owner) record(ctx context.Context, p store.SettleParams, tasks taskResults) error {
+	tasks = o.later.rest(tasks)
 	if len(tasks.keys) == 0 {
 		return o.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
 	}
-	err := o.queries.SettleTasks(ctx, store.SettleTasksParams{
+	err := o.settleTasks(ctx, p, tasks)
+	if database.Code(err) == lockNotAvailable {
+		o.later.add(tasks.operations, time.Now().Add(laterAgain))
+		signal(o.turn)
+		return o.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
+	}
+	return err
+}
+
+func (o *Owner) settleTasks(ctx context.Context, p store.SettleParams, tasks taskResults) error {
+	came, err := o.queries.SettleTasks(ctx, store.SettleTasksParams{
 		TargetID: p.TargetID, Owner: p.Owner, Term: p.Term,
 		ResourceIds: p.ResourceIds, Keys: p.Keys, States: p.States, Wanted: p.Wanted, Present: p.Present, DesiredRevisions: p.DesiredRevisions,
 		AppliedRevisions: p.AppliedRevisions, AppliedHashes: p.AppliedHashes, FailedHashes: p.FailedHashes, Attempts: p.Attempts, Errors: p.Errors,
@@ -239,5 +336,11 @@ func (o *Owner) record(ctx context.Context, p store.SettleParams, tasks taskResu
 		BatchSeq: p.BatchSeq, CountGuard: p.CountGuard,
 		TaskOperationIds: tasks.operations, TaskResourceIds: tasks.resources, TaskKeys: tasks.keys, TaskVerdicts: tasks.verdicts, TaskErrors: tasks.errs,
 	})
-	return err //nolint:wrapcheck // by the caller
+	if err != nil {
+		return err //nolint:wrapcheck // by the caller
+	}
+	crash.Point(crash.TasksRecorded)
+	o.cfg.Metrics.ApplyTasks.WithLabelValues(o.cfg.Name, "completed").Add(float64(came.Completed))
+	o.cfg.Metrics.ApplyTasks.WithLabelValues(o.cfg.Name, "failed").Add(float64(came.Failed))
+	return nil
 }

@@ -33,6 +33,12 @@ const (
 	FileWritten      Name = "file-written"
 	FileRenamed      Name = "file-renamed"
 	FileRemoved      Name = "file-removed"
+	BeforeOpen       Name = "before-open"
+	OpenPiece        Name = "open-piece"
+	AfterOpen        Name = "after-open"
+	OperationClaimed Name = "operation-claimed"
+	TasksRecorded    Name = "tasks-recorded"
+	BeforeConfirm    Name = "before-confirm"
 )
 
 // Place is a point and where it is.
@@ -72,5 +78,11 @@ func All() []Place {
 		{FileWritten, "A file's content stands in a temporary file beside it, which has not taken its place."},
 		{FileRenamed, "A file has its new content, and no reload has been asked for."},
 		{FileRemoved, "A file is removed, and no reload has been asked for."},
+		{BeforeOpen, "The changes of an apply are all before a tick, and none of its objects is written down."},
+		{OpenPiece, "Some of an apply's objects are written down, and others are not."},
+		{AfterOpen, "All objects of an apply are written down, and the leader has not gone on from there."},
+		{OperationClaimed, "The gate of an operation is open, and none of its objects is in the queue."},
+		{TasksRecorded, "What came of an apply's objects is committed, and this process has not taken note of it."},
+		{BeforeConfirm, "No call of an operation that is being stopped is under way any more, and its apply does not know."},
 	}
 }

@@ -1,0 +1,96 @@
+package apply
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// healthEvery is how often a target is asked whether it is healthy, while an apply waits for that.
+const healthEvery = time.Second
+
+// beginHealth writes down whether this owner will report the target's health. Nothing that it applies can be recorded
+// before: an operation that it completes never passes for one of a target that reports none.
+func (o *Owner) beginHealth(ctx context.Context) error {
+	_, reports := o.cfg.Driver.(driver.HealthReporter)
+	err := o.queries.TargetHealthBegin(ctx, store.TargetHealthBeginParams{
+		Reports: reports, TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term,
+	})
+	if err != nil {
+		return fmt.Errorf("record whether target %s reports its health: %w", o.cfg.Name, database.Explain(err))
+	}
+	return nil
+}
+
+// watchHealth asks whether the target is healthy while an apply waits for that, and never else.
+func (o *Owner) watchHealth(ctx context.Context) error {
+	reporter, ok := o.cfg.Driver.(driver.HealthReporter)
+	if !ok {
+		return nil
+	}
+	timer, asking := time.NewTimer(0), true // a former owner may have left an apply that waits
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-o.health:
+			if asking {
+				continue // the timer runs
+			}
+		case <-timer.C:
+		}
+		var err error
+		if asking, err = o.askHealth(ctx, reporter); err != nil {
+			return err
+		}
+		if asking {
+			timer.Reset(healthEvery - rand.N(healthEvery/10))
+		}
+	}
+}
+
+// askHealth asks once, if an apply waits, and records the answer; asked reports whether it did. When it was asked is what
+// the database's clock says before.
+func (o *Owner) askHealth(ctx context.Context, reporter driver.HealthReporter) (asked bool, err error) {
+	row, err := o.queries.TargetHealthWanted(ctx, o.cfg.Grant.ID)
+	if err != nil {
+		return false, fmt.Errorf("ask whether an apply waits for target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	if !row.Wanted {
+		return false, nil
+	}
+	unhealthy := ""
+	if err := o.callHealth(ctx, reporter); err != nil {
+		unhealthy = cmp.Or(clip(err.Error()), "the driver gave no reason")
+	}
+	if ctx.Err() != nil {
+		return false, nil // cut short: that says nothing
+	}
+	err = o.queries.TargetHealthRecord(ctx, store.TargetHealthRecordParams{
+		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, AskedAt: row.Now, Unhealthy: unhealthy,
+	})
+	if err != nil {
+		return false, fmt.Errorf("record the health of target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	return true, nil
+}
+
+// callHealth asks the driver. A panic is a no.
+func (o *Owner) callHealth(ctx context.Context, reporter driver.HealthReporter) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, o.cfg.Timeout, &timeoutError{after: o.cfg.Timeout})
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			err = panicked(p)
+			o.cfg.Logger.Error("driver_panicked", "target", o.cfg.Name, "error", err)
+		}
+	}()
+	return reporter.Health(ctx)
+}
