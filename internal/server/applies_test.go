@@ -2,14 +2,18 @@ package server_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/metrics"
 )
 
 // regions is a world of three targets with one object each.
@@ -96,6 +100,57 @@ func TestApplyStopsAndStarts(t *testing.T) {
 	w.settled("completed", `SELECT state FROM reconciler.applies`)
 	us.eventually(t, map[string]string{"app/3": `["v2", null]`})
 	w.converged()
+}
+
+// A person who holds an apply in an open transaction holds no target: everything else there goes on, and the apply does when
+// the transaction has ended.
+func TestApplyThatSomebodyHolds(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	w.start(named("asia", asia), named("eu", eu), named("us", us))
+	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
+	w.wait()
+	begun, release := asia.hang(t, "app/1")
+	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
+	<-begun
+	person := w.begin()
+	w.in(person, `SELECT reconciler.apply_pause(1)`)
+	release()
+	w.db.Exec(t, `INSERT INTO apps VALUES (4, 'asia', 'v1')`)
+	w.settled("applied applied", `SELECT string_agg(state::text, ' ' ORDER BY key) FROM reconciler.objects WHERE target = 'asia'`)
+	w.settled("0", `SELECT count(*)::text FROM reconciler.outbox_lag WHERE target = 'asia' AND revisions <> 0`)
+	require.Equal(t, "pending", w.text(`SELECT state FROM reconciler.apply_tasks WHERE target = 'asia'`))
+	require.NoError(t, person.Rollback(t.Context()))
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	w.converged()
+}
+
+// I6: what a gate lets go is counted before the first delete of it, like any other batch.
+func TestApplyThatDeletesTooMuch(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{20, 700} { // tasks are read in pages of 500
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.db.Exec(t, fmt.Sprintf(`CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL);
+				INSERT INTO apps SELECT n, CASE WHEN n = 0 THEN 'asia' ELSE 'eu' END FROM generate_series(0, %d) AS n;
+				SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(id)')`, size))
+			asia, eu := newPlace(), newPlace()
+			w.start(named("asia", asia), named("eu", eu))
+			eu.until(t, func(have map[string]string, _ []call) bool { return len(have) == size }, func() string { return "the first sync" })
+			w.wait()
+			w.apply(`'smaller'`, `UPDATE apps SET id = -1 WHERE id = 0; DELETE FROM apps WHERE id > 2`)
+			w.settled(fmt.Sprint(size-2), `SELECT count(*)::text FROM reconciler.held WHERE target = 'eu' AND held_by = 'guard'`)
+			require.Zero(t, eu.deletes())
+			require.Equal(t, "running", w.text(`SELECT state FROM reconciler.apply_targets WHERE target = 'eu'`))
+			w.db.Exec(t, `SELECT reconciler.approve('eu')`)
+			w.settled("completed", `SELECT state FROM reconciler.applies`)
+			require.Equal(t, 2, eu.size())
+			w.converged()
+		})
+	}
 }
 
 // An apply of base tables of a joined resource: the leader finds its objects, and they belong to it.
@@ -207,4 +262,141 @@ func TestApplyHoldsWhateverElseChanges(t *testing.T) {
 	<-churned
 	w.settled("completed", `SELECT string_agg(DISTINCT state, ' ') FROM reconciler.applies`)
 	w.converged()
+}
+
+// A resync as an apply: every object is applied again where nothing has changed, one target after the other, and a target
+// that fails keeps the rest from it.
+func TestApplyOfWhatIsThere(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	w.start(named("asia", asia), named("eu", eu), named("us", us))
+	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
+	w.wait()
+	made := func() (n [3]int) {
+		for i, p := range []*place{asia, eu, us} {
+			_, calls, _ := p.snapshot()
+			n[i] = len(calls)
+		}
+		return n
+	}
+	require.Equal(t, [3]int{1, 1, 1}, made())
+
+	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
+	w.db.Exec(t, `SELECT reconciler.begin_resync('app', 'again')`)
+	w.settled("failed", `SELECT state FROM reconciler.applies WHERE title = 'again'`)
+	require.Equal(t, [3]int{2, 2, 1}, made())
+	require.Equal(t, "completed failed halted", w.text(`SELECT string_agg(state, ' ' ORDER BY target) FROM reconciler.apply_targets`))
+	require.Equal(t, "applied", w.text(`SELECT state::text FROM reconciler.objects WHERE target = 'us'`), "what has not changed is not held")
+
+	eu.set(nil)
+	w.db.Exec(t, `SELECT reconciler.apply_retry(1)`)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	require.Equal(t, [3]int{2, 3, 2}, made())
+
+	w.db.Exec(t, `SELECT reconciler.begin_resync('app', targets => '{us}', keys => '{3}')`)
+	w.settled("completed", `SELECT state FROM reconciler.applies WHERE title = 'resync of app'`)
+	require.Equal(t, [3]int{2, 3, 3}, made())
+	w.db.Exec(t, `UPDATE apps SET note = 'x'`)
+	w.wait()
+	require.Equal(t, [3]int{3, 4, 4}, made(), "once is enough")
+	w.converged()
+}
+
+// Hooks: a target that apply_events is tracked for is called once for each end; whoever listens is told of each state.
+func TestApplyEventsAreHooks(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	w.db.Exec(t, `SELECT reconciler.track('apply_event', 'reconciler.apply_events', '{id}', target => '''chat''', spec => 'jsonb_build_array(title, state, error)')`)
+	chat := newPlace()
+	listener := w.db.Conn(t)
+	_, err := listener.Exec(t.Context(), "LISTEN reconciler_applies")
+	require.NoError(t, err)
+	w.start(named("asia", asia), named("eu", eu), named("us", us), named("chat", chat))
+	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	w.wait()
+	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
+	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
+	w.settled("failed", `SELECT state FROM reconciler.applies`)
+	eu.set(nil)
+	w.db.Exec(t, `SELECT reconciler.apply_retry(1)`)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	w.wait()
+
+	_, calls, _ := chat.snapshot()
+	var told []string
+	for _, c := range calls {
+		told = append(told, c.Action+" "+c.Spec)
+	}
+	require.Equal(t, []string{`apply ["release 2", "failed", "eu failed: 2: no room"]`, `apply ["release 2", "completed", null]`}, told)
+	var states []string
+	for len(states) == 0 || states[len(states)-1] != "completed" {
+		n, err := listener.WaitForNotification(t.Context())
+		require.NoError(t, err)
+		var payload struct {
+			Apply      int
+			Was, State string
+		}
+		require.NoError(t, json.Unmarshal([]byte(n.Payload), &payload))
+		require.Equal(t, 1, payload.Apply)
+		states = append(states, payload.State)
+	}
+	require.Contains(t, states, "failed")
+	require.Equal(t, w.text(`SELECT string_agg(state, ' ' ORDER BY id) FROM reconciler.apply_log WHERE what = 'state'`), strings.Join(states, " "))
+}
+
+// The series of applies follow a rollout, also in the process that leads next.
+func TestApplySeriesFollowARollout(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	first := w.start(named("asia", asia), named("eu", eu), named("us", us))
+	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
+	w.wait()
+	require.Equal(t, map[string]float64{}, w.applySeries())
+	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
+	w.apply(`'release 2', on_failure => 'pause'`, `UPDATE apps SET image = 'v2'`)
+	w.settled("paused", `SELECT state FROM reconciler.applies`)
+	w.apply(`'of nothing'`, `SELECT 1`)
+	w.eventually("the end of the second", func() bool { return w.series("applies_ended_total") == 1 })
+	w.eventually("the leader counts the other", func() bool { return w.series("applies", "paused") == 1 })
+	require.Equal(t, map[string]float64{"applies paused": 1, "ended completed": 1, "asia completed": 1, "eu failed": 1}, w.applySeries())
+	first.stop(t)
+	require.Equal(t, map[string]float64{"ended completed": 1, "asia completed": 1, "eu failed": 1}, w.applySeries(), "it leads no more")
+
+	w.start(named("asia", asia), named("eu", eu), named("us", us))
+	w.eventually("the next leader counts it", func() bool { return w.series("applies", "paused") == 1 })
+	w.db.Exec(t, `SELECT reconciler.apply_retry(1)`)
+	w.eventually("eu fails again", func() bool { return w.series("apply_tasks_total", "eu", "failed") == 1 })
+	w.db.Exec(t, `SELECT reconciler.apply_cancel(1)`)
+	w.settled("failed", `SELECT state FROM reconciler.applies WHERE id = 1`)
+	eu.set(nil)
+	w.db.Exec(t, `BEGIN; SELECT reconciler.begin_apply('release 3'); UPDATE apps SET image = 'v3'; COMMIT`)
+	w.settled("completed", `SELECT state FROM reconciler.applies WHERE title = 'release 3'`)
+	w.eventually("both ends", func() bool { return w.series("applies_ended_total") == 2 })
+	w.eventually("nothing is under way", func() bool { return w.series("applies") == 0 })
+	require.Equal(t, map[string]float64{"ended failed": 1, "ended completed": 1, "eu failed": 1, "asia completed": 1, "eu completed": 1, "us completed": 1}, w.applySeries())
+	w.converged()
+}
+
+// applySeries are the series of applies that are not 0.
+func (w *world) applySeries() map[string]float64 {
+	w.t.Helper()
+	have := map[string]float64{}
+	for _, state := range metrics.ApplyStates {
+		have["applies "+state] = w.series("applies", state)
+	}
+	for _, state := range metrics.ApplyEnds {
+		have["ended "+state] = w.series("applies_ended_total", state)
+	}
+	for _, target := range []string{"asia", "eu", "us"} {
+		for _, state := range []string{"completed", "failed"} {
+			have[target+" "+state] = w.series("apply_tasks_total", target, state)
+		}
+	}
+	maps.DeleteFunc(have, func(_ string, n float64) bool { return n == 0 })
+	return have
 }

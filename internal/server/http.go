@@ -20,7 +20,7 @@ const (
 	readyBeat   = 10 * time.Second
 )
 
-// web serves probes and metrics, and the profiler on an address of its own.
+// web serves the status page, probes and metrics, and the profiler on an address of its own.
 type web struct {
 	log       *slog.Logger
 	servers   []*http.Server
@@ -31,6 +31,7 @@ type web struct {
 func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
 	w := &web{log: s.log}
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", (&page{server: s}).serve)
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.opts.Registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}))

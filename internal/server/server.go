@@ -253,6 +253,10 @@ func (s *Server) runLeader(ctx context.Context, term int64) error {
 		}
 		return s.steward.Run(ctx, term)
 	})
+	group.Go(func() error {
+		s.steward.CountApplies(ctx)
+		return nil
+	})
 	return group.Wait()
 }
 

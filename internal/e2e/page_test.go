@@ -1,0 +1,61 @@
+package e2e_test
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var errOldPage = errors.New("the page is old")
+
+// The status page shows applies, and nothing that stands in rows: it needs no token.
+func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.exec(`CREATE TABLE notes (id text PRIMARY KEY, region text NOT NULL, secret text);
+		SELECT reconciler.track('note', 'notes', '{id}', 'region')`)
+	w.configure([]object{w.fileTarget("eu")})
+	d := w.start()
+	w.wait()
+	status, body, err := d.get("/")
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, "<tr><td><bdi>eu</bdi></td><td>file</td><td>owned</td></tr>")
+	require.Contains(t, body, "leads.")
+	require.Contains(t, body, "<p>There is none.</p>")
+
+	// A key that is too long fails in a target that no config has, before eu has its turn.
+	w.exec(`BEGIN; SELECT reconciler.begin_apply('release <script>alert(1)</script>');
+		INSERT INTO notes VALUES (repeat('hush', 600), '<script>', 'hush'), ('hush', 'eu', 'hush'); COMMIT`)
+	require.Equal(t, "failed", w.text(`SELECT state FROM reconciler.apply_wait(1)`))
+	eventually(t, patience, func() error {
+		status, body, err = d.get("/")
+		if err == nil && strings.Contains(body, "There is none") {
+			err = errOldPage
+		}
+		return err
+	}, "the page looks again")
+	require.Equal(t, http.StatusOK, status)
+	require.Contains(t, body, "<h3>apply 1 (<bdi>release &lt;script&gt;alert(1)&lt;/script&gt;</bdi>): failed</h3>")
+	require.Contains(t, body, "2 of 2 targets done; 0 of 2 objects completed, 1 failed, 0 superseded, 1 pending.\n<br>First failure: `reconciler apply show 1` says why\n<br>Next: Mend it, then try what failed again: SELECT reconciler.apply_retry(1);")
+	require.Contains(t, body, "<tr><td>1</td><td>(in no config)</td><td>failed</td><td>0/1</td><td>1</td><td></td></tr>")
+	require.Contains(t, body, "<tr><td>2</td><td><bdi>eu</bdi></td><td>halted</td><td>0/1</td><td>0</td><td></td></tr>")
+	require.NotContains(t, body, "hush")
+	require.NotContains(t, body, "<script>")
+	require.NotContains(t, body, "longer than", "an error text")
+
+	w.exec(`ALTER VIEW reconciler.apply_status RENAME TO away`)
+	eventually(t, patience, func() error {
+		status, body, err = d.get("/")
+		if err == nil && status == http.StatusOK {
+			err = errOldPage
+		}
+		return err
+	}, "the page has nothing to show")
+	require.Equal(t, http.StatusServiceUnavailable, status)
+	require.Contains(t, body, "<p>The database does not answer.</p>")
+	require.NotContains(t, body, "apply_status")
+}
