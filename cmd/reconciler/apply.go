@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -12,7 +13,9 @@ import (
 )
 
 const (
-	applyWatchInterval = time.Second
+	applyWatchInterval   = time.Second
+	applyAttemptsDefault = 10 // like begin_resync()
+	applyAttemptsMost    = 1000
 
 	applyListSQL = `SELECT * FROM reconciler.apply_status WHERE $1 OR completed_at IS NULL ORDER BY id DESC LIMIT $2`
 	applyShowSQL = `SELECT s.*, (SELECT coalesce(json_agg(t ORDER BY t.ordinal, t.target), '[]') FROM reconciler.apply_targets t WHERE t.apply = s.id) AS by_target
@@ -36,7 +39,7 @@ func (a *app) applyCommand() *cobra.Command {
 		a.applyOrder("start", "Let a stopped apply go on", "Lets a stopped apply go on where it was."),
 		a.applyOrder("release", "Let a paused apply go on", "Lets a paused apply go on, also past what failed. One that failed or was cancelled lets go of the objects that it still holds."),
 		a.applyOrder("cancel", "End an apply for good", "Ends an apply for good. Objects that it has not reached keep what they have, until release or a newer apply."),
-		a.applyRetryCommand(),
+		a.applyRetryCommand(), a.applyResyncCommand(),
 	)
 	return cmd
 }
@@ -79,6 +82,43 @@ func (a *app) applyRetryCommand() *cobra.Command {
 		}
 		return a.printer().Message(text)
 	})
+	return cmd
+}
+
+func (a *app) applyResyncCommand() *cobra.Command {
+	var order struct {
+		title, strategy, waves, onFailure string
+		targets, keys                     []string
+		soak                              time.Duration
+		attempts                          int
+	}
+	cmd := &cobra.Command{
+		Use: "resync RESOURCE", Short: "Apply objects again, as an apply", Args: a.args(1, 1),
+		Long: "Begins an apply that applies objects of a resource again, also where nothing has changed, one target after the other.",
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&order.title, "title", "", "how to call it; none: after the resource")
+	flags.StringArrayVar(&order.targets, "target", nil, "in this target only; may be given again")
+	flags.StringArrayVar(&order.keys, "key", nil, "this object only; may be given again")
+	a.problems.Choice(flags, &order.strategy, "strategy", "", []string{"rolling", "parallel", "waves"}, "which targets come first")
+	flags.StringVar(&order.waves, "waves", "", `with --strategy waves: such as '[["eu"], ["us", "asia"]]'`)
+	a.problems.Choice(flags, &order.onFailure, "on-failure", "", []string{"halt", "pause", "continue"}, "what a failure does to targets that have not started")
+	a.problems.Duration(flags, &order.soak, "soak", 0, "how long to wait after a target before the next")
+	a.problems.Int(flags, &order.attempts, "attempts", applyAttemptsDefault, 1, applyAttemptsMost, "how often an object may fail")
+	begin := a.onDatabase(cli.SessionOptions{Need: cli.Operator}, func(ctx context.Context, s *cli.Session, args []string) error {
+		id, err := s.Text(ctx, `SELECT reconciler.begin_resync($1, $2, $3, $4, $5, $6, $7::text::jsonb, make_interval(secs => $8), $9)::text`,
+			args[0], cli.Optional(order.title), order.targets, order.keys, order.onFailure, order.strategy, cli.Optional(order.waves), order.soak.Seconds(), order.attempts)
+		if err != nil {
+			return err
+		}
+		return a.printer().Message(fmt.Sprintf("apply %s begins; `reconciler apply watch %s` follows it", id, id))
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if order.waves != "" && !json.Valid([]byte(order.waves)) {
+			return cli.Usage(fmt.Sprintf("--waves must be JSON, and %q is none", order.waves), `such as '[["eu"], ["us", "asia"]]'`)
+		}
+		return begin(cmd, args)
+	}
 	return cmd
 }
 
@@ -164,7 +204,18 @@ func (a *app) showApply(ctx context.Context, s *cli.Session, id int64) (ended bo
 	}
 	return ended, a.printer().Table(targets, []cli.Column{
 		cli.Col("ordinal"), cli.Col("target"), cli.Col("phase"), {Title: "OBJECTS", Value: outOf("completed", "tasks")}, cli.Col("failed"), cli.Col("detail"),
-	}, "it has changed nothing that is tracked")
+	}, emptyApply(row))
+}
+
+// emptyApply says why an apply has no targets.
+func emptyApply(apply cli.Row) string {
+	switch apply.Text("state") {
+	case "completed", "cancelled":
+		return "it has changed nothing that is tracked"
+	case "failed":
+		return "its objects were not written down"
+	}
+	return "its objects are being written down"
 }
 
 func (a *app) applyWatchCommand() *cobra.Command {

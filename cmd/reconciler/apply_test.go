@@ -41,6 +41,49 @@ func TestApplyIsFollowedAndSteered(t *testing.T) {
 	require.Equal(t, "too early", w.value(t, "SELECT why FROM reconciler.apply_log WHERE what = 'stop'"))
 }
 
+func TestApplyWithoutTargetsSaysWhy(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.db.Exec(t, "SELECT reconciler.begin_apply('release 42')")
+	require.Equal(t, result{stdout: `apply 1 (release 42): pending
+0 of 0 targets done; 0 of 0 objects completed, 0 failed, 0 superseded, 0 pending
+Next: Wait: the leader is writing down its objects. Process host-1 leads.
+
+its objects are being written down
+`}, w.run(t, "apply", "show", "1"))
+	require.Equal(t, "true", w.value(t, "SELECT reconciler.open_apply(l.owner, l.term, 1, 11, 1000)::text FROM reconciler.leases l"))
+	require.Contains(t, w.run(t, "apply", "show", "1").stdout, "Next: Nothing: it is everywhere.\n\nit has changed nothing that is tracked\n")
+
+	w.db.Exec(t, "SELECT reconciler.begin_apply('release 43')")
+	w.value(t, "SELECT reconciler.fail_apply(l.owner, l.term, 2, 'out of order')::text FROM reconciler.leases l")
+	require.Contains(t, w.run(t, "apply", "show", "2").stdout, "\n\nits objects were not written down\n")
+}
+
+// What an apply waits for is said once.
+func TestApplySaysWhatItWaitsFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.db.Exec(t, "BEGIN; SELECT reconciler.begin_apply('release 42', soak => '1 hour'); UPDATE deployments SET image = 'app:2' WHERE id <> 5; COMMIT")
+	require.Equal(t, "true", w.value(t, "SELECT reconciler.open_apply(l.owner, l.term, 1, 11, 1000)::text FROM reconciler.leases l"))
+	next := func() string { return w.value(t, "SELECT next FROM reconciler.apply_status") }
+	require.Equal(t, "Wait: ap: next in order.", next())
+	claim := func(target string) {
+		w.value(t, "SELECT c.operation_ids::text FROM reconciler.targets t, reconciler.claim_operations(t.id, t.owner, t.term, '30 s') AS c WHERE t.name = $1", target)
+	}
+	claim("ap")
+	require.Equal(t, "Wait: ap: running, 0 of 1 object.", next())
+	w.value(t, settleTasks, "ap", "attempt")
+	require.Regexp(t, `^Wait: ap: 0 of 1 object; 1 retrying, attempt 2\.$`, next())
+	w.value(t, settleTasks, "ap", "done")
+	require.Regexp(t, `^Wait: eu: soaking until 20[-0-9]+ [:0-9]+\+00\.$`, next())
+	w.db.Exec(t, "SELECT reconciler.apply_stop(1)")
+	require.Equal(t, "To go on: SELECT reconciler.apply_start(1);", next())
+}
+
+// settleTasks does what the owner of a target does with the results of all objects there that an apply has to do with.
+const settleTasks = `SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg($2::text), array_agg('no room'::text))::text
+	FROM reconciler.targets t JOIN reconciler.tasks k ON k.target_id = t.id WHERE t.name = $1 AND k.state = 'pending' GROUP BY t.id`
+
 func TestApplyRefusesWhatIsNone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -50,4 +93,19 @@ func TestApplyRefusesWhatIsNone(t *testing.T) {
 		code:   2,
 		stderr: "reconciler: there is no apply 7\nhint: There is none yet: SELECT reconciler.begin_apply(...) in a transaction makes one of its changes.\n",
 	}, w.run(t, "apply", "stop", "7"))
+}
+
+func TestApplyResync(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	require.Equal(t, result{stdout: "apply 1 begins; `reconciler apply watch 1` follows it\n"},
+		w.run(t, "apply", "resync", "deployments", "--title", "again", "--target", "eu", "--target", "us", "--strategy", "waves", "--waves", `[["us"]]`, "--soak", "1m"))
+	require.Equal(t, "again waves 00:01:00 10 t", w.value(t, "SELECT concat_ws(' ', title, strategy, soak, attempts, reapply) FROM reconciler.applies"))
+	require.Equal(t, w.value(t, "SELECT count(*)::text FROM reconciler.objects WHERE target IN ('eu', 'us') AND resource = 'deployments'"),
+		w.value(t, "SELECT count(*)::text FROM reconciler.outbox o JOIN reconciler.applies a ON a.xid = o.xid WHERE o.key IS NOT NULL"))
+	require.Equal(t, result{code: 2, stderr: "reconciler: --waves must be JSON, and \"eu, us\" is none\nhint: such as '[[\"eu\"], [\"us\", \"asia\"]]'\n"},
+		w.run(t, "apply", "resync", "deployments", "--waves", "eu, us"))
+	refused := w.run(t, "apply", "resync", "deploymnts")
+	require.Equal(t, 2, refused.code)
+	require.Contains(t, refused.stderr, "no resource is named 'deploymnts'")
 }

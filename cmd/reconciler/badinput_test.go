@@ -21,6 +21,7 @@ var onDatabase = map[string][]string{
 	"apply list":     {},
 	"apply pause":    {"1"},
 	"apply release":  {"1"},
+	"apply resync":   {"deployments"},
 	"apply retry":    {"1"},
 	"apply show":     {"1"},
 	"apply start":    {"1"},

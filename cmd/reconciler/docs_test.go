@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write docs/cli.md anew")
 const docsFile = "../../docs/cli.md"
 
 // block is a fenced block of the page: "```text help status" holds the help of a command, "```console" commands with
-// what they print.
+// what they print. One that begins with a line of happenings has a world of its own.
 var block = regexp.MustCompile("(?s)```(text help [a-z ]+|console)\n(.*?)```\n")
 
 // What differs from run to run, and how the page shows it.
@@ -49,7 +49,11 @@ func TestDocsShowEveryCommandAsItIs(t *testing.T) {
 		if name, ok := strings.CutPrefix(parts[1], "text help "); ok {
 			body = helpOf(t, name)
 		} else {
-			body = w.console(t, parts[2])
+			in := w
+			if strings.HasPrefix(parts[2], "# ") {
+				in = newWorld(t)
+			}
+			body = in.console(t, parts[2])
 		}
 		return "```" + parts[1] + "\n" + body + "```\n"
 	})
@@ -89,11 +93,35 @@ func helpOf(t *testing.T, name string) string {
 	return strings.TrimRight(text, "\n") + "\n"
 }
 
+// happenings are what processes and people do between the commands of a block. They stand there as comments.
+var happenings = map[string]string{
+	"# the transaction of release 42 has been committed": `BEGIN; SELECT reconciler.begin_apply('release 42'); UPDATE deployments SET image = 'app:2'; COMMIT;
+		SELECT reconciler.open_apply(l.owner, l.term, 1, 11, 1000) FROM reconciler.leases l; UPDATE reconciler.applies SET created_at = '2026-01-02 03:04:05+00'`,
+	"# ap has all of it": claimTasks("ap") + settleDone("ap", ""),
+	"# eu does not take one of its objects": claimTasks("eu") + settleDone("eu", "3") + `;
+		SELECT reconciler.settle_tasks(t.id, t.owner, t.term, '{2}', ARRAY[r.id], '{3}', '{failed}', '{HTTP 422 Unprocessable Entity}') FROM reconciler.targets t, reconciler.resources r WHERE t.name = 'eu'`,
+}
+
+func claimTasks(target string) string {
+	return fmt.Sprintf("SELECT c.* FROM reconciler.targets t, reconciler.claim_operations(t.id, t.owner, t.term, '30 s') AS c WHERE t.name = '%s'; ", target)
+}
+
+// settleDone completes what an apply has to do in a target, but for one object.
+func settleDone(target, but string) string {
+	return fmt.Sprintf(`SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg('done'::text), array_agg(''::text))
+		FROM reconciler.targets t JOIN reconciler.tasks k ON k.target_id = t.id WHERE t.name = '%s' AND k.key <> '%s' GROUP BY t.id`, target, but)
+}
+
 // console runs the commands of a block and returns it with what they print now.
 func (w *world) console(t *testing.T, body string) string {
 	t.Helper()
 	var out strings.Builder
 	for line := range strings.Lines(body) {
+		if sql, ok := happenings[strings.TrimRight(line, "\n")]; ok {
+			w.db.Exec(t, sql)
+			out.WriteString(line)
+			continue
+		}
 		command, ok := strings.CutPrefix(strings.TrimRight(line, "\n"), "$ ")
 		if !ok {
 			continue
