@@ -18,8 +18,9 @@ type crashEndpoint struct {
 	objects map[string]string
 	newest  map[string]int64 // version by object
 	wrong   []string
-	gate    chan struct{} // nil: calls do not wait
-	late    *crashLate    // nil: no call is late
+	gate    chan struct{}  // nil: calls do not wait
+	late    *crashLate     // nil: no call is late
+	refused map[string]int // how many calls for an object are still refused
 }
 
 // crashLate is a call that nobody answers, and that takes effect all the same.
@@ -31,7 +32,7 @@ type crashLate struct {
 
 func newCrashEndpoint(t *testing.T) *crashEndpoint {
 	t.Helper()
-	e := &crashEndpoint{objects: map[string]string{}, newest: map[string]int64{}}
+	e := &crashEndpoint{objects: map[string]string{}, newest: map[string]int64{}, refused: map[string]int{}}
 	server := httptest.NewServer(e)
 	t.Cleanup(server.Close)
 	t.Cleanup(e.release)
@@ -71,6 +72,11 @@ func (e *crashEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.refused[name] > 0 {
+		e.refused[name]--
+		http.Error(w, "not yet", http.StatusInternalServerError)
+		return
+	}
 	if call.Action == "delete" {
 		delete(e.objects, name)
 		return
@@ -80,6 +86,13 @@ func (e *crashEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e.newest[name] = spec.Version
 	e.objects[name] = string(call.Spec)
+}
+
+// refuse has the next calls for an object fail.
+func (e *crashEndpoint) refuse(object string, calls int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.refused[object] = calls
 }
 
 // delay makes the next call for an object a late one.

@@ -23,6 +23,8 @@ type crashCase struct {
 	before func(w *crashWorld)
 	// live is what happens once it runs and has synced both targets; nil: it dies before that.
 	live func(w *crashWorld, p *crashProcess)
+	// next is what is to be seen of the process after it; nil: nothing but that everything comes to rest.
+	next func(w *crashWorld)
 }
 
 // I1, I5, I7: wherever the process dies, in the end the targets are the rows, and the ledger is what they have.
@@ -41,38 +43,47 @@ func TestCrashPoints(t *testing.T) {
 			w := newCrashWorld(t, binary, pgtest.New(t))
 			w.track()
 			w.dies(p.Name, way)
+			if way.next != nil {
+				way.next(w)
+			}
 			w.recovers()
 		})
 	}
 }
 
 var crashCases = map[crash.Name]crashCase{
-	crash.LeaderTaken:     {before: crashFilled},
-	crash.AfterTick:       {live: crashLive},
-	crash.CursorStarted:   {before: crashFilled},
-	crash.BeforeHandOut:   {live: crashLive},
-	crash.HandingOut:      {visit: 7, live: crashLive},
-	crash.BeforeCall:      {visit: 5, live: crashLive},
-	crash.AfterCall:       {visit: 5, live: crashLive},
-	crash.BeforeSettle:    {visit: 2, before: crashFilled},
-	crash.AfterSettle:     {visit: 2, before: crashFilled},
-	crash.LateRecorded:    {live: crashSlow},
-	crash.DeletesParked:   {before: crashSilent},
-	crash.DeletesDecided:  {before: crashSilent},
-	crash.SyncPage:        {visit: 2, before: crashMany},
-	crash.SyncRowsDone:    {visit: 2, before: crashFilled},
-	crash.SyncUnfinished:  {before: crashFilled},
-	crash.BeforeClean:     {before: crashUnclean},
-	crash.TargetTaken:     {before: crashUnclean},
-	crash.BeforeRelease:   {live: crashDrained},
-	crash.AfterRelease:    {live: crashDrained},
-	crash.OutboxRetained:  {before: crashRotated},
-	crash.ExpandRead:      {live: crashLive},
-	crash.ExpandWritten:   {live: crashLive},
-	crash.ExpandCommitted: {live: crashLive},
-	crash.FileWritten:     {visit: 3, live: crashLive},
-	crash.FileRenamed:     {visit: 3, live: crashLive},
-	crash.FileRemoved:     {live: crashDeleted},
+	crash.LeaderTaken:      {before: crashFilled},
+	crash.AfterTick:        {live: crashLive},
+	crash.CursorStarted:    {before: crashFilled},
+	crash.BeforeHandOut:    {live: crashLive},
+	crash.HandingOut:       {visit: 7, live: crashLive},
+	crash.BeforeCall:       {visit: 5, live: crashLive},
+	crash.AfterCall:        {visit: 5, live: crashLive},
+	crash.BeforeSettle:     {visit: 2, before: crashFilled},
+	crash.AfterSettle:      {visit: 2, before: crashFilled},
+	crash.LateRecorded:     {live: crashSlow},
+	crash.DeletesParked:    {before: crashSilent},
+	crash.DeletesDecided:   {before: crashSilent},
+	crash.SyncPage:         {visit: 2, before: crashMany},
+	crash.SyncRowsDone:     {visit: 2, before: crashFilled},
+	crash.SyncUnfinished:   {before: crashFilled},
+	crash.BeforeClean:      {before: crashUnclean},
+	crash.TargetTaken:      {before: crashUnclean},
+	crash.BeforeRelease:    {live: crashDrained},
+	crash.AfterRelease:     {live: crashDrained},
+	crash.OutboxRetained:   {before: crashRotated},
+	crash.ExpandRead:       {live: crashLive},
+	crash.ExpandWritten:    {live: crashLive},
+	crash.ExpandCommitted:  {live: crashLive},
+	crash.FileWritten:      {visit: 3, live: crashLive},
+	crash.FileRenamed:      {visit: 3, live: crashLive},
+	crash.FileRemoved:      {live: crashDeleted},
+	crash.BeforeOpen:       {before: crashSettled, live: crashRollout, next: (*crashWorld).rolledOut},
+	crash.OpenPiece:        {before: crashSettled, live: crashLarge, next: (*crashWorld).rolledOut},
+	crash.AfterOpen:        {before: crashSettled, live: crashRollout, next: (*crashWorld).rolledOut},
+	crash.OperationClaimed: {visit: 2, before: crashSettled, live: crashRollout, next: (*crashWorld).rolledOut},
+	crash.TasksRecorded:    {visit: 2, before: crashSettled, live: crashRollout, next: (*crashWorld).rolledOut},
+	crash.BeforeConfirm:    {before: crashSettled, live: crashStopping, next: crashStarted},
 }
 
 func crashFilled(w *crashWorld) { w.fill() }

@@ -294,8 +294,12 @@ func (w *world) arm() string {
 	if w.disarmed || w.chance.IntN(3) > 0 {
 		return ""
 	}
-	places := crash.All()
-	return fmt.Sprintf("%s:kill:%d", places[w.chance.IntN(len(places))].Name, 1+w.chance.IntN(6))
+	places := slices.DeleteFunc(crash.All(), func(p crash.Place) bool { return slices.Contains(rolloutPoints, p.Name) })
+	name, visit := places[w.chance.IntN(len(places))].Name, 1+w.chance.IntN(6)
+	if w.plan.Applies > 0 && w.points.IntN(3) == 0 {
+		name, visit = rolloutPoints[w.points.IntN(len(rolloutPoints))], 1+w.points.IntN(3)
+	}
+	return fmt.Sprintf("%s:kill:%d", name, visit)
 }
 
 // disarm replaces the processes that could still die by themselves.

@@ -37,6 +37,7 @@ func (w *world) judge() {
 	found = append(found, overlaps(calls, frozen)...)
 	found = append(found, deposed(calls, frozen)...)
 	found = append(found, baselessDeletes(m, calls)...)
+	found = append(found, w.judgeRollouts(m, history, calls)...)
 	w.mu.Lock()
 	approved := w.approved
 	w.mu.Unlock()
@@ -102,7 +103,7 @@ func (w *world) targetNames() (names []string) {
 func (w *world) history() (all []change) {
 	w.insist(func(ctx context.Context, conn *pgx.Conn) error {
 		all = nil
-		rows, err := conn.Query(ctx, `SELECT pg_xact_commit_timestamp(xid::xid), seq, tab, old, new, silent FROM test.history ORDER BY seq`)
+		rows, err := conn.Query(ctx, `SELECT pg_xact_commit_timestamp(xid::xid), seq, xid::text, tab, old, new, silent FROM test.history ORDER BY seq`)
 		if err != nil {
 			return err
 		}
@@ -110,7 +111,7 @@ func (w *world) history() (all []change) {
 		for rows.Next() {
 			var c change
 			var before, after []byte
-			if err := rows.Scan(&c.At, &c.Seq, &c.Tab, &before, &after, &c.Silent); err != nil {
+			if err := rows.Scan(&c.At, &c.Seq, &c.Xid, &c.Tab, &before, &after, &c.Silent); err != nil {
 				return err
 			}
 			c.Old, err = parseRow(c.Tab, before)

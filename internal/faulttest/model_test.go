@@ -19,6 +19,7 @@ func (o object) String() string { return fmt.Sprintf("%s %s/%q", o.Target, o.Res
 type change struct {
 	At       time.Time // of the commit
 	Seq      int64
+	Xid      string // of the transaction
 	Tab      string
 	Old, New *row
 	Silent   bool // no trigger of the product said which object it is: a TRUNCATE, or triggers were disabled

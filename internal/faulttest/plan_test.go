@@ -94,6 +94,8 @@ type plan struct {
 	Disk      bool            // the file target has a small disk of its own, which fills up
 	Honest    bool            // triggers see every write, and no sync makes up at last for what was missed
 	Calm      time.Duration   // how long writers go on when the faults have ended
+	Applies   int             // of how many transactions in a hundred writers make applies
+	Operator  bool            // people give commands on them
 	Faults    []fault
 }
 
@@ -132,6 +134,7 @@ func newPlan(seed uint64) *plan {
 	}
 	p.beHonest(p.stream(2))
 	p.addLateWord(p.stream(3))
+	p.addApplies(p.stream(streamApplies))
 	return p
 }
 
@@ -274,7 +277,7 @@ func (p *plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: %d replicas, resources %v, %d writers, bulk %d, notify %v, max_rows %d, %.1fs\n",
 		p.Seed, p.Replicas, p.Resources, p.Writers, p.Bulk, p.Notify, p.MaxRows, p.Lasts.Seconds())
-	fmt.Fprintf(&b, "  clocks wrong by %v, disk %v, honest %v, %.1fs calm\n", p.Shifts, p.Disk, p.Honest, p.Calm.Seconds())
+	fmt.Fprintf(&b, "  clocks wrong by %v, disk %v, honest %v, %.1fs calm, %d%% applies, commands %v\n", p.Shifts, p.Disk, p.Honest, p.Calm.Seconds(), p.Applies, p.Operator)
 	for _, t := range p.Targets {
 		fmt.Fprintf(&b, "  target %+v\n", t)
 	}
@@ -304,6 +307,7 @@ func TestPlanDependsOnItsSeedAlone(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	kinds := map[string]bool{}
+	applies := map[bool]int{} // worlds, by whether there are commands
 	for seed := range uint64(200) {
 		p := newPlan(seed)
 		require.Equal(t, p, newPlan(seed))
@@ -312,7 +316,13 @@ func TestPlanDependsOnItsSeedAlone(t *testing.T) {
 		for _, f := range p.Faults {
 			kinds[f.Kind] = true
 		}
+		if p.Applies > 0 {
+			applies[p.Operator]++
+		}
 	}
+	require.Greater(t, applies[true], 50)
+	require.Greater(t, applies[false], 50)
+	require.Less(t, applies[true]+applies[false], 180)
 	require.Len(t, seen, 200)
 	for _, w := range weights {
 		require.True(t, kinds[w.kind], w.kind)

@@ -135,6 +135,9 @@ func (w *world) firstCalls(back time.Time, calls []call) []recovery {
 		}
 		until := back.Add(min(first.Sub(back), boundBack))
 		before := back.Add(-5 * time.Second) // the crash and what came before it
+		if w.plan.Applies > 0 {
+			continue // owners wait until the leader has said which objects new applies hold: the report has how long that takes
+		}
 		if !w.timeline.healthy(e.plan.Name, before, until) || !w.timeline.healthy(partServer, back.Add(time.Millisecond), until) {
 			continue
 		}

@@ -69,6 +69,15 @@ END
 $$;
 CREATE TRIGGER see_insert AFTER INSERT ON reconciler.ledger REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
 CREATE TRIGGER see_update AFTER UPDATE ON reconciler.ledger REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
+-- Ends of applies that the outbox told of; its rows go.
+CREATE TABLE test.ends (apply bigint NOT NULL, event bigint NOT NULL);
+CREATE FUNCTION test.see_end() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO test.ends VALUES ((NEW.image ->> 'apply')::bigint, (NEW.image ->> 'event')::bigint);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER see_end AFTER INSERT ON reconciler.outbox FOR EACH ROW WHEN (NEW.resource_id = 0 AND NEW.image ? 'apply') EXECUTE FUNCTION test.see_end();
 CREATE TRIGGER see_delete AFTER DELETE ON reconciler.ledger REFERENCING OLD TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
 `
 

@@ -36,11 +36,13 @@ type world struct {
 	timeline  *timeline
 	stalls    stalls
 	owners    owners
-	backs     []time.Time // when the crashed server was back
-	losses    []loss      // owners that were killed or frozen
-	stopped   bool        // the server is down, by a fault
-	chance    *rand.Rand  // of the injector
-	disarmed  bool        // processes die no more by themselves
+	backs     []time.Time   // when the crashed server was back
+	losses    []loss        // owners that were killed or frozen
+	stopped   bool          // the server is down, by a fault
+	chance    *rand.Rand    // of the injector
+	points    *rand.Rand    // of the injector, for the crash points of applies
+	retried   map[int64]int // how often an apply was tried again at the end
+	disarmed  bool          // processes die no more by themselves
 
 	writerPIDs pidSet
 
@@ -67,7 +69,7 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 	dir := t.TempDir()
 	w := &world{
 		t: t, plan: p, cluster: cluster, dir: dir, temp: filepath.Join(dir, "tmp"), began: time.Now(),
-		chance: p.stream(300), timeline: newTimeline(), counts: map[string]int{}, peaks: map[string]int{},
+		chance: p.stream(300), points: p.stream(streamPoints), retried: map[int64]int{}, timeline: newTimeline(), counts: map[string]int{}, peaks: map[string]int{},
 	}
 	require.NoError(t, os.Mkdir(w.temp, 0o700))
 	w.db = cluster.New(t)
@@ -207,6 +209,9 @@ func (w *world) run() {
 		writing.Go(x.run)
 	}
 	writing.Go(func() { w.probe(stop) })
+	if w.plan.Applies > 0 {
+		writing.Go(func() { w.operate(stop) })
+	}
 	defer watching.Wait()
 	defer sync.OnceFunc(func() { close(quiet) })()
 	func() {

@@ -26,14 +26,15 @@ const (
 
 // writer changes rows at random on a connection of its own.
 type writer struct {
-	world  *world
-	number int
-	r      *rand.Rand
-	conn   *pgx.Conn
-	open   []*openTx
-	gids   []string // prepared transactions
-	next   int      // reserved key
-	done   <-chan struct{}
+	world    *world
+	number   int
+	r        *rand.Rand
+	rollouts *rand.Rand // of which transactions are applies
+	conn     *pgx.Conn
+	open     []*openTx
+	gids     []string // prepared transactions
+	next     int      // reserved key
+	done     <-chan struct{}
 }
 
 // openTx is a transaction that stays open over other steps.
@@ -44,7 +45,9 @@ type openTx struct {
 }
 
 func (w *world) newWriter(number int, done <-chan struct{}) *writer {
-	return &writer{world: w, number: number, r: w.plan.stream(200 + uint64(number)), done: done}
+	return &writer{
+		world: w, number: number, r: w.plan.stream(200 + uint64(number)), rollouts: w.plan.stream(streamRollouts + uint64(number)), done: done,
+	}
 }
 
 // run writes until done, then ends its open transactions in some order.
@@ -117,17 +120,17 @@ func (x *writer) step(ctx context.Context) error {
 	case n < 125 && !x.world.plan.Honest:
 		return x.run1(ctx, "BEGIN; SET LOCAL session_replication_role = replica; "+x.statements()+"; COMMIT")
 	case n < 127:
-		return x.run1(ctx, "BEGIN; SET LOCAL lock_timeout = '200ms'; TRUNCATE "+x.table().main+"; COMMIT")
+		return x.run1(ctx, "BEGIN; SET LOCAL lock_timeout = '200ms'; "+x.rollout("TRUNCATE "+x.table().main)+"; COMMIT")
 	case n < 133:
-		return x.run1(ctx, "BEGIN; "+x.bulk()+"; COMMIT")
+		return x.run1(ctx, "BEGIN; "+x.rollout(x.bulk())+"; COMMIT")
 	case n < 200:
-		return x.run1(ctx, "BEGIN; "+x.statements()+"; ROLLBACK")
+		return x.run1(ctx, "BEGIN; "+x.rollout(x.statements())+"; ROLLBACK")
 	case n < 300:
-		return x.run1(ctx, "BEGIN; "+x.statements()+"; SAVEPOINT a; "+x.statements()+"; ROLLBACK TO a; "+x.statements()+"; SAVEPOINT b; "+x.statements()+"; COMMIT")
+		return x.run1(ctx, "BEGIN; "+x.rollout(x.statements()+"; SAVEPOINT a; "+x.statements()+"; ROLLBACK TO a; "+x.statements()+"; SAVEPOINT b; "+x.statements())+"; COMMIT")
 	case n < 450:
-		return x.run1(ctx, "BEGIN; "+x.statements()+"; COMMIT")
+		return x.run1(ctx, "BEGIN; "+x.rollout(x.statements())+"; COMMIT")
 	default:
-		return x.run1(ctx, x.statement(x.table(), x.key()))
+		return x.run1(ctx, x.rollout(x.statement(x.table(), x.key())))
 	}
 }
 
@@ -149,7 +152,7 @@ func (x *writer) keepOpen(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := conn.Exec(ctx, "BEGIN; "+x.reserved()); err != nil {
+	if _, err := conn.Exec(ctx, "BEGIN; "+x.rollout(x.reserved())); err != nil {
 		_ = conn.Close(ctx) // it may have ended already
 		return err
 	}
@@ -186,7 +189,7 @@ func (x *writer) prepare(ctx context.Context) error {
 		return x.endPrepared(ctx)
 	}
 	gid := fmt.Sprintf("w%d-%d", x.number, x.r.Uint64())
-	err := x.run1(ctx, "BEGIN; "+x.reserved()+"; PREPARE TRANSACTION '"+gid+"'")
+	err := x.run1(ctx, "BEGIN; "+x.rollout(x.reserved())+"; PREPARE TRANSACTION '"+gid+"'")
 	if err == nil {
 		x.gids = append(x.gids, gid)
 		x.world.count("prepared transactions", 1)

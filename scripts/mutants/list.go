@@ -31,9 +31,10 @@ const (
 	settleSQL   = "db/migrations/00012_settle.sql"
 	desiredRead = "internal/desired/read.go"
 	reloadFile  = "internal/driver/file/reload.go"
+	appliesSQL  = "db/migrations/00013_applies.sql"
 )
 
 // All lists every mutant.
 func All() []Mutant {
-	return slices.Concat(loss, stall, staleness, isolation, proof, massDeletes, memory, writers, bounds, owners, lanes, plans, restores)
+	return slices.Concat(loss, stall, staleness, isolation, proof, massDeletes, memory, writers, bounds, owners, lanes, plans, restores, applies)
 }

@@ -1,0 +1,45 @@
+package main
+
+// Applies: one target after the other, and an end that is one.
+var applies = []Mutant{
+	{
+		Name: "gate-ignored", Invariant: "applies", Removed: "an object of an apply keeps what it has until its target's turn comes",
+		Edits:   []Edit{{decideFile, "return l.row.Task != nil && !l.row.Task.Open }", "return false && l.row.Task != nil }"}},
+		Package: serverTests, Run: "^TestApplyRollsOverTheTargets$",
+	},
+	{
+		Name: "claim-does-not-wait", Invariant: "applies", Removed: "a target waits for those before it",
+		Edits:   []Edit{{appliesSQL, "ELSIF a.strategy <> 'parallel' AND f.ordinal < o.ordinal THEN", "ELSIF false AND f.ordinal < o.ordinal THEN"}},
+		Package: applyTests, Run: "^TestApplyRolls$",
+	},
+	{
+		Name: "finishers-unlocked", Invariant: "applies", Removed: "operations that end at once take turns on the apply's row",
+		Edits: []Edit{
+			{appliesSQL, "WHERE x.id = refresh_apply.apply_id FOR NO KEY UPDATE;", "WHERE x.id = refresh_apply.apply_id;"},
+			{
+				appliesSQL,
+				"WHERE o.id = ANY (settle_tasks.operation_ids) ORDER BY 1);\n    PERFORM FROM reconciler.applies a WHERE a.id = ANY (apply_ids) ORDER BY a.id FOR NO KEY UPDATE;\n",
+				"WHERE o.id = ANY (settle_tasks.operation_ids) ORDER BY 1);\n",
+			},
+		},
+		Package: applyTests, Run: "^(TestApplyTwoFinishersAtOnce|TestApplyFinishersInACrowd)$",
+	},
+	{
+		Name: "stop-leaves-gates-open", Invariant: "applies", Removed: "a stop closes the gates of what runs",
+		Edits:   []Edit{{appliesSQL, "SET wish = 'stop' WHERE x.id = a.id;\n    PERFORM reconciler.close_gates(a.id);\n", "SET wish = 'stop' WHERE x.id = a.id;\n"}},
+		Package: applyTests, Run: "^TestApplyStopAfterClaim$",
+	},
+	{
+		Name: "attempts-unbounded", Invariant: "applies", Removed: "an object has failed when its attempts are used up",
+		Edits: []Edit{{appliesSQL, "WHEN n.verdict = 'failed' OR k.attempts + 1 >= n.budget THEN 'failed' ELSE 'pending' END,\n            governs = n.verdict = 'attempt' AND k.attempts + 1 < n.budget,\n            settled_at = CASE WHEN n.verdict <> 'attempt' OR k.attempts + 1 >= n.budget THEN",
+			"WHEN n.verdict = 'failed' THEN 'failed' ELSE 'pending' END,\n            governs = n.verdict = 'attempt',\n            settled_at = CASE WHEN n.verdict <> 'attempt' THEN"}},
+		Package: applyTests, Run: "^TestApplySpendsAttempts$",
+	},
+	{
+		Name: "end-unsaid", Invariant: "applies", Removed: "the outbox tells of each end",
+		Edits: []Edit{{
+			appliesSQL, "            INSERT INTO reconciler.outbox (resource_id, dependency_id, image) VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', event));\n", "",
+		}},
+		Package: applyTests, Run: "^TestApplyTwoFinishersAtOnce$",
+	},
+}
