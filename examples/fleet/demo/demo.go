@@ -39,6 +39,8 @@ type demo struct {
 	hook   *hook
 	child  *child
 	log    *os.File
+
+	released int64 // number of the apply
 }
 
 // step is one numbered part of the demo.
@@ -60,6 +62,7 @@ func (d *demo) run(ctx context.Context) error {
 		{"Rows are deleted and changed with triggers disabled, and files by hand", d.behindTriggers},
 		{"kill -9 in the middle of a burst", d.killed},
 		{"A target fails while the others flow", d.failing},
+		{"A release rolls from region to region, and one refuses it", d.release},
 		{"wait and explain", d.waitAndExplain},
 		{"SIGTERM in the middle of a burst", d.drained},
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,6 +21,7 @@ type hook struct {
 	addr    string
 	server  *http.Server // nil while it is closed
 	broken  bool         // it answers 503
+	refused string       // a spec with this text in it is answered with 422; "": none is
 	asked   int          // requests so far
 	objects map[string][]byte
 	served  sync.WaitGroup
@@ -75,6 +77,13 @@ func (h *hook) breakDown() {
 	h.broken = true
 }
 
+// refuse makes it refuse specs with a text in them; "" ends that.
+func (h *hook) refuse(text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.refused = text
+}
+
 func (h *hook) url() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -105,6 +114,10 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if h.refused != "" && bytes.Contains(m.Spec, []byte(h.refused)) {
+		http.Error(w, "this image has no signature", http.StatusUnprocessableEntity)
 		return
 	}
 	path := compare.Path(m.Resource, m.Key)

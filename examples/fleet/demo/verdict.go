@@ -85,10 +85,14 @@ func (d *demo) verdict(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := d.releaseIsOut(ctx); err != nil {
+		return err
+	}
 	if err := d.stop(ctx); err != nil {
 		return err
 	}
 	d.screen.figure("in the webhook", "%s, as the rows want", counted(c.edge, "object"))
+	d.screen.figure("release 42", "completed, after it was halted and tried again")
 	if c.leftovers > 0 {
 		d.screen.figure("left by kill -9", "%s, which a sync removes when it is a minute old", counted(c.leftovers, "temporary file"))
 	}
