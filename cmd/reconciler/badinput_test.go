@@ -27,7 +27,7 @@ var onDatabase = map[string][]string{
 	"apply start":    {"1"},
 	"apply stop":     {"1"},
 	"apply wait":     {"1", "--timeout", "0"},
-	"apply watch":    {"1"},
+	"apply watch":    {"99"}, // of one that is there it would see the end
 	"approve":        {"eu"},
 	"diff":           {},
 	"doctor":         {},

@@ -377,8 +377,11 @@ $$;
 -- front says where a rollout stands: the first operation in order that is not passed. A failed one is passed when the
 -- rollout goes on past failures. unhealthy: what speaks against those before it; unasked: whose answer is still to come.
 CREATE FUNCTION reconciler.front(a reconciler.applies) RETURNS reconciler.apply_front
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT ROW(f.ordinal, f.target, f.state,
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found_ reconciler.apply_front;
+BEGIN
+    SELECT f.ordinal, f.target, f.state,
         (SELECT o.target FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state = 'failed' ORDER BY o.ordinal, o.target LIMIT 1),
         (SELECT max(o.completed_at) + a.soak FROM reconciler.operations o
          WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state IN ('completed', 'failed') AND o.started_at IS NOT NULL AND a.soak > '0'),
@@ -388,12 +391,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         (SELECT t.name FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
          WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed' AND o.started_at IS NOT NULL AND t.reports_health
            AND coalesce(t.health_asked_at, '-infinity') < reconciler.health_after(a, o) ORDER BY o.ordinal, o.target LIMIT 1)
-    )::reconciler.apply_front
-    FROM (SELECT) AS one LEFT JOIN LATERAL (
+    INTO found_ FROM (SELECT) AS one LEFT JOIN LATERAL (
         SELECT o.ordinal, o.target, o.state FROM reconciler.operations o
         WHERE o.apply_id = a.id AND o.state NOT IN ('completed', 'cancelled')
           AND NOT (o.state = 'failed' AND (a.on_failure = 'continue' OR a.on_failure = 'pause' AND a.released))
-        ORDER BY o.ordinal, o.target LIMIT 1) AS f ON true
+        ORDER BY o.ordinal, o.target LIMIT 1) AS f ON true;
+    RETURN found_;
+END
 $$;
 
 -- waiting says what an operation waits for. The claim asks it (phase 'next': it may start) and so does everything that is
@@ -475,10 +479,15 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT format
 
 -- note_apply adds a row to the log, and so a version. The caller holds the apply.
 CREATE FUNCTION reconciler.note_apply(apply_id bigint, what text, why text DEFAULT NULL, was text DEFAULT NULL, state text DEFAULT NULL, target text DEFAULT NULL) RETURNS bigint
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    event bigint;
+BEGIN
     WITH grown AS (UPDATE reconciler.applies a SET version = a.version + 1 WHERE a.id = note_apply.apply_id RETURNING a.version)
     INSERT INTO reconciler.apply_log (apply_id, version, what, why, was, state, target)
-    SELECT note_apply.apply_id, g.version, note_apply.what, note_apply.why, note_apply.was, note_apply.state, note_apply.target FROM grown g RETURNING id
+    SELECT note_apply.apply_id, g.version, note_apply.what, note_apply.why, note_apply.was, note_apply.state, note_apply.target FROM grown g RETURNING id INTO event;
+    RETURN event;
+END
 $$;
 
 -- refresh_apply derives the state of an apply from all its operations and writes it. The caller holds the apply's row
@@ -519,7 +528,7 @@ BEGIN
     INTO c FROM reconciler.operations o WHERE o.apply_id = a.id;
     derived := reconciler.derive_apply(c.pending, c.running, c.stopping, c.stopped, c.completed, c.failed, c.halted, c.cancelled, c.troubled, a.on_failure, a.wish, a.released);
     message := CASE WHEN first_.target IS NOT NULL THEN format('%s failed: %s', first_.target, coalesce(first_.error, 'no reason known')) END;
-    PERFORM pg_notify('reconciler_control', '');
+    PERFORM pg_notify('reconciler_turn', '');
     IF (derived, message) IS NOT DISTINCT FROM (a.state, a.error_message) THEN
         RETURN derived;
     END IF;
@@ -588,8 +597,10 @@ COMMENT ON FUNCTION reconciler.settle_operations IS 'Internal: settles operation
 -- means every target of a config; a row without key every object of the resource in the ledger.
 CREATE FUNCTION reconciler.apply_objects(xids xid8[], from_xid xid8, from_seq bigint, to_xid xid8, to_seq bigint)
 RETURNS TABLE (target_id integer, target text, resource_id integer, key text, seq bigint)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
-    WITH piece AS MATERIALIZED (
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY WITH piece AS MATERIALIZED (
         -- Each transaction by itself: of a range over several the index would read what lies between.
         SELECT o.resource_id, o.target, o.key COLLATE "C" AS key, max(o.seq) AS seq
         FROM unnest(xids) AS x CROSS JOIN LATERAL (
@@ -608,14 +619,15 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = o
         CROSS JOIN LATERAL (SELECT x.key FROM reconciler.ledger x WHERE x.target_id = t.id AND x.resource_id = p.resource_id OFFSET 0) AS l WHERE p.key IS NULL
     )
     SELECT o.target_id, o.target, o.resource_id, o.key, max(o.seq) FROM objects o
-    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = o.resource_id) GROUP BY 1, 2, 3, 4
+    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = o.resource_id) GROUP BY 1, 2, 3, 4;
+END
 $$;
 
 -- open_lock keeps open_apply and apply_retry apart: both make tasks govern objects. Whoever opens only tries it.
 CREATE FUNCTION reconciler.open_lock() RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$ SELECT 7165064744911531380 $$;
 
 -- open_apply writes down operations and tasks of an apply, at most so many outbox rows at once, and says whether it is
--- open. The leader calls it until it is, each time in a transaction of its own; it waits for no lock, and then says no.
+-- open. The leader calls it until it is, a piece in each transaction; it waits for no lock, and then says no.
 -- revision is the one that its changes belong to. Tasks of older applies for the same objects are superseded: for each object seq says which is older.
 CREATE FUNCTION reconciler.open_apply(owner uuid, term bigint, apply_id bigint, revision bigint, max_rows integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -695,6 +707,22 @@ BEGIN
 END
 $$;
 
+-- open_applies opens applies one after the other until patience is over, in one transaction, which is what an apply costs
+-- most. It says how many are open, from the first one on; the next one is in somebody's way, is large, or is to come.
+CREATE FUNCTION reconciler.open_applies(owner uuid, term bigint, apply_ids bigint[], revision bigint, max_rows integer, patience interval) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    until timestamptz := clock_timestamp() + patience;
+    opened integer := 0;
+BEGIN
+    WHILE opened < cardinality(apply_ids) AND (opened = 0 OR clock_timestamp() < until) LOOP
+        EXIT WHEN NOT reconciler.open_apply(open_applies.owner, open_applies.term, apply_ids[opened + 1], open_applies.revision, open_applies.max_rows);
+        opened := opened + 1;
+    END LOOP;
+    RETURN opened;
+END
+$$;
+
 -- supersede takes objects from older applies, which the caller holds: a newer one has changed them. What these were to bring
 -- there goes with it.
 CREATE FUNCTION reconciler.supersede(apply_ids bigint[], target_ids integer[], resource_ids integer[], keys text[], seqs bigint[]) RETURNS void
@@ -744,7 +772,7 @@ BEGIN
     UPDATE reconciler.applies x SET state = 'failed', opened_at = clock_timestamp(), completed_at = clock_timestamp(),
         error_message = format('it could not be opened, and its changes are applied as if there was none: %s', fail_apply.reason) WHERE x.id = a.id;
     PERFORM reconciler.tell_state(a, reconciler.note_apply(a.id, 'state', fail_apply.reason, a.state, 'failed'), 'failed', fail_apply.reason);
-    PERFORM pg_notify('reconciler_control', '');
+    PERFORM pg_notify('reconciler_turn', '');
 END
 $$;
 
@@ -764,7 +792,9 @@ DECLARE
 BEGIN
     PERFORM reconciler.fence(claim_operations.target_id, claim_operations.owner, claim_operations.term);
     operation_ids := '{}'; stopping_ids := '{}';
-    FOR candidate IN SELECT x.apply_id FROM reconciler.operations x WHERE x.target_id = claim_operations.target_id AND NOT x.done ORDER BY x.apply_id LOOP
+    -- Only what there may be something to do for: of many that are under way most are open, and known to be.
+    FOR candidate IN SELECT x.apply_id FROM reconciler.operations x WHERE x.target_id = claim_operations.target_id AND NOT x.done
+            AND (x.state IN ('pending', 'stopping') OR x.is_open AND x.term IS DISTINCT FROM claim_operations.term) ORDER BY x.apply_id LOOP
         SELECT * INTO a FROM reconciler.applies x WHERE x.id = candidate FOR NO KEY UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
             soonest := least(soonest, clock_timestamp() + interval '0.2 seconds');
@@ -800,12 +830,14 @@ $$;
 
 -- let_go ends the hold of an operation's objects. fresh: objects that failed or are blocked begin anew.
 CREATE FUNCTION reconciler.let_go(operation_id bigint, patience interval, fresh boolean) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+BEGIN
     UPDATE reconciler.ledger l SET state = 'pending', held_by = NULL, next_attempt_at = clock_timestamp() + patience,
         attempts = CASE WHEN fresh THEN 0 ELSE l.attempts END, failed_hash = CASE WHEN fresh THEN NULL ELSE l.failed_hash END
     FROM reconciler.tasks k
     WHERE k.operation_id = let_go.operation_id AND k.governs AND l.target_id = k.target_id AND l.resource_id = k.resource_id AND l.key = k.key
-      AND (l.state = 'held' AND l.held_by = 'gate' OR fresh AND l.state IN ('failing', 'blocked'))
+      AND (l.state = 'held' AND l.held_by = 'gate' OR fresh AND l.state IN ('failing', 'blocked'));
+END
 $$;
 
 -- confirm_stops is how an owner says that no call of these operations is under way any more. It waits as long as settle_tasks.
@@ -836,7 +868,7 @@ BEGIN
     UPDATE reconciler.targets t SET health_asked_at = record_health.asked_at, unhealthy = record_health.unhealthy WHERE t.id = record_health.target_id;
     IF record_health.unhealthy IS NULL AND (was.unhealthy IS NOT NULL OR EXISTS (SELECT FROM reconciler.health_waits(record_health.target_id) AS w(after)
             WHERE w.after > coalesce(was.health_asked_at, '-infinity') AND w.after <= record_health.asked_at)) THEN
-        PERFORM pg_notify('reconciler_control', '');
+        PERFORM pg_notify('reconciler_turn', '');
     END IF;
 END
 $$;
@@ -931,6 +963,7 @@ $$;
 CREATE TRIGGER leave_applies BEFORE DELETE ON reconciler.targets FOR EACH ROW EXECUTE FUNCTION reconciler.leave_applies();
 COMMENT ON FUNCTION reconciler.apply_objects IS 'Internal: the objects that outbox rows of an apply name.';
 COMMENT ON FUNCTION reconciler.open_lock IS 'Internal: advisory lock of whoever makes tasks govern objects.';
+COMMENT ON FUNCTION reconciler.open_applies IS 'Internal: the leader opens several applies.';
 COMMENT ON FUNCTION reconciler.open_apply IS 'Internal: the leader writes down operations and tasks of an apply.';
 COMMENT ON FUNCTION reconciler.supersede IS 'Internal: takes objects from older applies.';
 COMMENT ON FUNCTION reconciler.fail_apply IS 'Internal: gives up an apply that cannot be opened.';
@@ -1089,7 +1122,7 @@ BEGIN
         END IF;
         UPDATE reconciler.operations o SET is_open = true, term = NULL WHERE o.apply_id = a.id AND o.state IN ('halted', 'cancelled') AND NOT o.done;
         PERFORM reconciler.note_apply(a.id, 'release', reason);
-        PERFORM pg_notify('reconciler_control', '');
+        PERFORM pg_notify('reconciler_turn', '');
         RETURN format('%s of apply %s %s rows again', reconciler.counted(holds, 'object'), a.id, CASE WHEN holds = 1 THEN 'follows its' ELSE 'follow their' END);
     ELSIF a.wish IN ('stop', 'cancel') THEN
         PERFORM reconciler.refuse_apply(a, 'released');
@@ -1281,7 +1314,7 @@ DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
     reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
-    reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
+    reconciler.open_applies, reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
     reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_text, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;
 DROP TABLE reconciler.apply_events, reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;

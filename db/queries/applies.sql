@@ -10,8 +10,8 @@ SELECT id FROM reconciler.applies WHERE opened_at IS NULL AND pg_visible_in_snap
 -- The outbox rows that this transaction writes belong to an apply.
 UPDATE reconciler.applies SET xids = xids || pg_current_xact_id() WHERE id = sqlc.arg(id)::bigint AND opened_at IS NULL;
 
--- name: ApplyOpen :one
-SELECT reconciler.open_apply(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(id)::bigint, sqlc.arg(revision)::bigint, sqlc.arg(max_rows)::int)::boolean AS open;
+-- name: AppliesOpen :one
+SELECT reconciler.open_applies(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(ids)::bigint[], sqlc.arg(revision)::bigint, sqlc.arg(max_rows)::int, sqlc.arg(patience)::interval)::int AS opened;
 
 -- name: ApplyFail :exec
 SELECT reconciler.fail_apply(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(id)::bigint, sqlc.arg(reason)::text);

@@ -49,9 +49,9 @@ func (d appliesDB) wanted(t *testing.T, target string) bool {
 func (d appliesDB) silent(t *testing.T, sql string) {
 	t.Helper()
 	listener := d.Conn(t)
-	lines(t, listener, "LISTEN reconciler_control")
+	lines(t, listener, "LISTEN reconciler_turn")
 	d.lines(t, sql)
-	d.lines(t, "SELECT pg_notify('reconciler_control', 'the next')")
+	d.lines(t, "SELECT pg_notify('reconciler_turn', 'the next')")
 	first, err := listener.WaitForNotification(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "the next", first.Payload, sql)
@@ -78,7 +78,7 @@ func TestApplyWaitsForHealth(t *testing.T) {
 		require.Equal(t, "completed, 3 objects; not healthy: 2 of 5 are ready", db.detail(t, id, "asia"))
 		require.Equal(t, "running | Wait: eu: waiting for asia: not healthy: 2 of 5 are ready.", db.line(t, fmt.Sprintf("SELECT state, next FROM reconciler.apply_status WHERE id = %d", id)))
 		require.False(t, db.claim(t, "eu"))
-		db.hears(t, healthSQL("asia", ""))
+		db.hearsOn(t, "reconciler_turn", healthSQL("asia", ""))
 		require.Equal(t, "completed next waiting", db.phases(t, id))
 		require.Equal(t, "completed, 3 objects", db.detail(t, id, "asia"))
 		db.silent(t, healthSQL("asia", ""))
@@ -138,14 +138,14 @@ func TestApplyWaitsForHealth(t *testing.T) {
 		require.True(t, db.wanted(t, "asia"))
 		db.lines(t, healthSQL("asia", "starting"))
 		require.Equal(t, "waiting, waiting for asia: not healthy: starting", db.detail(t, id, "eu"))
-		db.hears(t, healthSQL("asia", "")) // eu learns when its turn comes
+		db.hearsOn(t, "reconciler_turn", healthSQL("asia", "")) // eu learns when its turn comes
 		require.Equal(t, "completed soaking waiting", db.phases(t, id))
 
 		db.Exec(t, "UPDATE reconciler.operations SET completed_at = completed_at - interval '2 hours' WHERE completed_at IS NOT NULL")
 		db.Exec(t, "UPDATE reconciler.targets SET health_asked_at = health_asked_at - interval '90 minutes' WHERE name = 'asia'")
 		require.Equal(t, asked, db.detail(t, id, "eu"))
 		require.False(t, db.claim(t, "eu"))
-		db.hears(t, healthSQL("asia", ""))
+		db.hearsOn(t, "reconciler_turn", healthSQL("asia", ""))
 		require.True(t, db.claim(t, "eu"))
 	})
 
@@ -263,7 +263,7 @@ func TestApplyHealthIsAskedAnewWhenItGoesOn(t *testing.T) {
 			require.True(t, db.wanted(t, "asia"))
 			require.Equal(t, "waiting, waiting for asia: its health is being asked", db.detail(t, id, "eu"))
 			require.False(t, db.claim(t, "eu"))
-			db.hears(t, healthSQL("asia", ""))
+			db.hearsOn(t, "reconciler_turn", healthSQL("asia", ""))
 			require.True(t, db.claim(t, "eu"))
 			db.checkApplies(t)
 		})

@@ -116,14 +116,20 @@ func refusal(t *testing.T, db querier, sql string) string {
 // hears runs a statement and fails unless it told the processes to look at what was ordered.
 func (d psqlDB) hears(t *testing.T, sql string) []string {
 	t.Helper()
+	return d.hearsOn(t, "reconciler_control", sql)
+}
+
+// hearsOn does so for another channel.
+func (d psqlDB) hearsOn(t *testing.T, channel, sql string) []string {
+	t.Helper()
 	listener := d.Conn(t)
-	_, err := listener.Exec(t.Context(), "LISTEN reconciler_control")
+	_, err := listener.Exec(t.Context(), "LISTEN "+channel)
 	require.NoError(t, err)
 	out := d.lines(t, sql)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	_, err = listener.WaitForNotification(ctx)
-	require.NoError(t, err, "nothing was sent on reconciler_control by: %s", sql)
+	require.NoError(t, err, "nothing was sent on %s by: %s", channel, sql)
 	return out
 }
 

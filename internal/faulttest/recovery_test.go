@@ -135,8 +135,8 @@ func (w *world) firstCalls(back time.Time, calls []call) []recovery {
 		}
 		until := back.Add(min(first.Sub(back), boundBack))
 		before := back.Add(-5 * time.Second) // the crash and what came before it
-		if w.plan.Applies > 0 {
-			continue // owners wait until the leader has said which objects new applies hold: the report has how long that takes
+		if w.plan.Applies > 0 && !w.leaderWell(back, until) {
+			continue // owners wait until the leader has said which objects new applies hold
 		}
 		if !w.timeline.healthy(e.plan.Name, before, until) || !w.timeline.healthy(partServer, back.Add(time.Millisecond), until) {
 			continue
@@ -149,6 +149,24 @@ func (w *world) firstCalls(back time.Time, calls []call) []recovery {
 		}
 	}
 	return all
+}
+
+// leaderWell says whether one process led all the time between two times, and was well.
+func (w *world) leaderWell(from, to time.Time) bool {
+	pid := 0
+	for _, c := range w.owners.history()["tick"] {
+		if c.At.Before(from) {
+			pid = c.PID
+		} else if c.At.Before(to) && c.PID != pid {
+			return false
+		}
+	}
+	for _, r := range w.replicas {
+		if pid != 0 && r.process().pid == pid {
+			return w.timeline.healthy(r.name, from.Add(-5*time.Second), to)
+		}
+	}
+	return false
 }
 
 // summary is what a report says about one kind of recovery.

@@ -29,7 +29,7 @@ var rolloutPoints = []crash.Name{crash.BeforeOpen, crash.OpenPiece, crash.AfterO
 
 // addApplies makes some of the transactions of most worlds applies. In half of these people give commands on them.
 func (p *plan) addApplies(r *rand.Rand) {
-	p.Applies = []int{0, 1, 3, 10}[r.IntN(4)]
+	p.Applies = []int{0, 5, 15, 40}[r.IntN(4)]
 	p.Operator = p.Applies > 0 && r.IntN(2) == 0
 }
 

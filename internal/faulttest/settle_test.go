@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -225,8 +224,18 @@ func (w *world) leave() {
 		}
 		pass(100*time.Millisecond, w.t.Context().Done())
 	}
-	if !w.stopAll() {
-		return
+	for _, r := range w.replicas {
+		r.process().signal(syscall.SIGTERM)
+	}
+	for _, r := range w.replicas {
+		p := r.process()
+		if !p.ends(30 * time.Second) {
+			w.violate("stop", "%s (process %d) does not end after SIGTERM", r.name, p.pid)
+			continue
+		}
+		if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+			w.violate("stop", "%s (process %d) ended with %d after SIGTERM", r.name, p.pid, code)
+		}
 	}
 	// A backend needs a moment to notice that its client is gone.
 	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`
@@ -249,64 +258,6 @@ func (w *world) leave() {
 	if entries, err := os.ReadDir(w.temp); err != nil || len(entries) > 0 {
 		w.violate("left behind", "temporary files: %v (%v)", entries, err)
 	}
-}
-
-// stallMost is how long a commit may take, from connecting on, while processes stop. They have 2 s for each statement with
-// which they give something back: where the tester waits for half of that, the machine or its disk stands still.
-const stallMost = time.Second
-
-// stopAll stops every process in good order. It returns false if one could not, on a machine that stood still: what it left
-// behind then is what it may leave behind.
-func (w *world) stopAll() bool {
-	longest := w.pulse()
-	for _, r := range w.replicas {
-		r.process().signal(syscall.SIGTERM)
-	}
-	var failed []string
-	for _, r := range w.replicas {
-		p := r.process()
-		if !p.ends(30 * time.Second) {
-			w.violate("stop", "%s (process %d) does not end after SIGTERM", r.name, p.pid)
-			continue
-		}
-		if code := p.cmd.ProcessState.ExitCode(); code != 0 {
-			failed = append(failed, fmt.Sprintf("%s (process %d) ended with %d after SIGTERM", r.name, p.pid, code))
-		}
-	}
-	stall := longest()
-	if len(failed) > 0 && stall > stallMost {
-		w.note("%s; the tester's own commits took up to %s", strings.Join(failed, "; "), stall)
-		w.count("stops on a machine that stood still", len(failed))
-		return false
-	}
-	for _, text := range failed {
-		w.violate("stop", "%s", text)
-	}
-	return true
-}
-
-// pulse commits again and again until the function that it returns is called, which says how long the longest took.
-func (w *world) pulse() (longest func() time.Duration) {
-	done, result := make(chan struct{}), make(chan time.Duration, 1)
-	go func() {
-		var most time.Duration
-		for {
-			began := time.Now()
-			_ = w.once(func(ctx context.Context, conn *pgx.Conn) error { // a failure is told by its time, too
-				_, err := conn.Exec(ctx, "SELECT pg_logical_emit_message(true, 'pulse', '')")
-				return err
-			})
-			most = max(most, time.Since(began))
-			select {
-			case <-done:
-				result <- most
-				return
-			default:
-				pass(100*time.Millisecond, done)
-			}
-		}
-	}()
-	return func() time.Duration { close(done); return <-result }
 }
 
 // column runs a query for one column.

@@ -26,7 +26,8 @@ const (
 	attemptTimeout = 2 * time.Second
 	// controlPause bounds what a flood of notifications can cost.
 	controlPause = 20 * time.Millisecond
-	// releasePatience is how long Stop tries to give back leases whose rows are locked, or whose server is away.
+	// releasePatience is how long Stop tries to give back leases and to remove the row of this process, when rows are
+	// locked or the server is away.
 	releasePatience = 5 * time.Second
 )
 

@@ -214,6 +214,18 @@ func TestStop(t *testing.T) {
 		require.Empty(t, f.owners())
 	})
 
+	t.Run("TriesAgainToRemoveItsRow", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t)
+		a := f.start(f.replica(quick, []string{"x"}))
+		receive(t, a.runs)
+		f.db.Exec(t, `CREATE SEQUENCE tries;
+			CREATE FUNCTION refuse_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') = 1 THEN RAISE 'not now'; END IF; RETURN OLD; END $$;
+			CREATE TRIGGER refuse_once BEFORE DELETE ON reconciler.instances FOR EACH ROW EXECUTE FUNCTION refuse_once()`)
+		require.NoError(t, a.Stop(t.Context()))
+		require.Equal(t, "[0, 2]", value[string](f, "SELECT jsonb_build_array((SELECT count(*) FROM reconciler.instances), (SELECT last_value FROM tries))::text"))
+	})
+
 	t.Run("IsWhatTheEndOfTheContextOfStartDoes", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)

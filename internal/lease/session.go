@@ -219,7 +219,7 @@ func (s *session) finished() bool {
 	return !s.any(running) && !s.any(releasing) || s.cfg.Clock() >= s.giveUp
 }
 
-// leave removes this process's row, and says what is left behind.
+// leave removes this process's row, as long as a stopping session has patience, and says what is left behind.
 func (s *session) leave(live context.Context) {
 	for _, sl := range s.slots {
 		switch sl.phase {
@@ -232,13 +232,23 @@ func (s *session) leave(live context.Context) {
 		case idle, resting:
 		}
 	}
-	ctx, cancel := s.detached(live)
-	defer cancel()
-	if err := s.queries.InstanceRemove(ctx, s.cfg.Instance); err != nil {
+	err := s.unlist(live)
+	for err != nil && s.cfg.Clock() < s.giveUp {
+		<-time.After(min(s.cfg.Timing.Retry, s.giveUp-s.cfg.Clock()))
+		err = s.unlist(live)
+	}
+	if err != nil {
 		s.left = append(s.left, fmt.Errorf("remove the row of process %s: %w", s.cfg.Name, err))
 	}
 	s.err = errors.Join(s.left...)
 	s.cancel(ErrStopped)
+}
+
+// unlist removes this process's row.
+func (s *session) unlist(live context.Context) error {
+	ctx, cancel := s.detached(live)
+	defer cancel()
+	return s.queries.InstanceRemove(ctx, s.cfg.Instance)
 }
 
 // detached is for what must still be done after live has ended.

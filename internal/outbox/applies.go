@@ -19,6 +19,8 @@ const (
 	// openRows bounds the outbox rows that become tasks in one transaction: it holds the leadership's row, which the
 	// heartbeat needs.
 	openRows = 5000
+	// openFor bounds how long applies are opened in one transaction, for the same reason.
+	openFor = 50 * time.Millisecond
 	// appliesKept is how long applies that have ended are kept, and forgetMost how many go at once.
 	appliesKept = 90 * 24 * time.Hour
 	forgetMost  = 10
@@ -55,9 +57,20 @@ func (s *Steward) openApplies(ctx context.Context, term int64, upto Tick) error 
 	if err != nil {
 		return fmt.Errorf("read which applies are to be opened: %w", err)
 	}
-	for _, id := range ids {
-		if err := s.openApply(ctx, term, id, upto.Revision); err != nil {
-			return err
+	for together := len(ids); len(ids) > 0; {
+		opened, err := s.openSome(ctx, term, ids[:min(together, len(ids))], upto.Revision)
+		switch {
+		case err == nil:
+			ids = ids[opened:]
+		case ctx.Err() != nil || database.IsUnavailable(err) || passes(err):
+			return fmt.Errorf("open apply %d: %w", ids[0], database.Explain(err))
+		case together > 1:
+			together = 1 // which of them it is
+		default:
+			if err := s.giveUpApply(ctx, term, ids[0], err); err != nil {
+				return err
+			}
+			ids, together = ids[1:], len(ids)-1
 		}
 	}
 	return nil
@@ -69,37 +82,39 @@ func passes(err error) bool {
 	return code == "" || database.IsFenced(err) || strings.HasPrefix(code, "40") || strings.HasPrefix(code, "53") || strings.HasPrefix(code, "55") || strings.HasPrefix(code, "57")
 }
 
-// openApply opens one, in pieces. One that cannot be opened fails: owners wait for it to be open, and must not for ever.
-func (s *Steward) openApply(ctx context.Context, term, id, revision int64) error {
-	queries := store.New(s.Pool)
+// openSome opens applies until one of them is in somebody's way, is large, or time is over, and returns how many are open.
+func (s *Steward) openSome(ctx context.Context, term int64, ids []int64, revision int64) (opened int, err error) {
 	crash.Point(crash.BeforeOpen)
-	for {
-		began := time.Now()
-		open, err := queries.ApplyOpen(ctx, store.ApplyOpenParams{Owner: s.Instance, Term: term, ID: id, Revision: revision, MaxRows: openRows})
-		switch {
-		case err == nil && open:
-			crash.Point(crash.AfterOpen)
-			return nil
-		case err == nil:
-			crash.Point(crash.OpenPiece)
-			if time.Since(began) > openAgain {
-				continue
-			}
-			select { // nothing was done, or little: somebody may hold it
-			case <-time.After(openAgain / 4):
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-			continue
-		case ctx.Err() != nil || database.IsUnavailable(err) || passes(err):
-			return fmt.Errorf("open apply %d: %w", id, database.Explain(err))
-		}
-		s.Logger.Error("apply_not_opened", "apply", id, "error", err, "effect", "its changes are applied as if there was none")
-		if err := queries.ApplyFail(ctx, store.ApplyFailParams{Owner: s.Instance, Term: term, ID: id, Reason: err.Error()}); err != nil {
-			return fmt.Errorf("give up apply %d: %w", id, database.Explain(err))
-		}
-		return nil
+	began := time.Now()
+	n, err := store.New(s.Pool).AppliesOpen(ctx, store.AppliesOpenParams{
+		Owner: s.Instance, Term: term, Ids: ids, Revision: revision, MaxRows: openRows, Patience: openFor,
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case n > 0:
+		crash.Point(crash.AfterOpen)
+		return int(n), nil
 	}
+	crash.Point(crash.OpenPiece)
+	if time.Since(began) > openAgain {
+		return 0, nil
+	}
+	select { // nothing was done, or little: somebody may hold it
+	case <-time.After(openAgain / 4):
+		return 0, nil
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+// giveUpApply fails an apply that cannot be opened: owners wait for it to be open, and must not for ever.
+func (s *Steward) giveUpApply(ctx context.Context, term, id int64, why error) error {
+	s.Logger.Error("apply_not_opened", "apply", id, "error", why, "effect", "its changes are applied as if there was none")
+	if err := store.New(s.Pool).ApplyFail(ctx, store.ApplyFailParams{Owner: s.Instance, Term: term, ID: id, Reason: why.Error()}); err != nil {
+		return fmt.Errorf("give up apply %d: %w", id, database.Explain(err))
+	}
+	return nil
 }
 
 // noteEnd remembers the end of an apply that the batch tells of.

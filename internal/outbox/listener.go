@@ -22,7 +22,10 @@ const (
 	ChannelWake    = "reconciler_wake"    // from capture triggers, to the sleeping leader
 	ChannelControl = "reconciler_control" // from the functions that a person calls
 	ChannelTick    = "reconciler_tick"    // from the leader, to other processes
+	ChannelTurn    = "reconciler_turn"    // from whoever changes an apply, to owners: their turn may have come
 )
+
+var channels = []string{ChannelWake, ChannelControl, ChannelTick, ChannelTurn}
 
 const (
 	// pingEvery finds a half-open connection, and keeps the session from being ended as silent.
@@ -89,9 +92,9 @@ func (l *Listener) signal(channel string) {
 }
 
 func (l *Listener) signalAll() {
-	l.signal(ChannelWake)
-	l.signal(ChannelControl)
-	l.signal(ChannelTick)
+	for _, channel := range channels {
+		l.signal(channel)
+	}
 }
 
 // Run listens until its context ends, connecting again whenever the connection is lost.
@@ -148,6 +151,7 @@ func (l *Listener) pulse(ctx context.Context) (stop func()) {
 			case <-ticker.C:
 				if !l.Works() {
 					l.signal(ChannelControl)
+					l.signal(ChannelTurn)
 				}
 			}
 		}
@@ -179,7 +183,7 @@ func (l *Listener) session(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(closeCtx) // nothing is lost with it
 	}()
-	for _, channel := range []string{ChannelWake, ChannelControl, ChannelTick} {
+	for _, channel := range channels {
 		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
 			return fmt.Errorf("listen on %s: %w", channel, err)
 		}

@@ -361,7 +361,7 @@ func (s *Steward) nameTargets(ctx context.Context, resources []*desired.Resource
 	for _, r := range resources {
 		names, err := r.Targets(ctx, s.Pool, targetNames)
 		if err != nil {
-			if database.IsUnavailable(err) {
+			if ctx.Err() != nil || database.IsUnavailable(err) {
 				return err
 			}
 			s.Logger.Warn("targets_unreadable", "resource", r.Name, "error", err)

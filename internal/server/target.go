@@ -36,6 +36,8 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 	defer s.listener.Unsubscribe(outbox.ChannelControl, control)
 	syncControl := s.listener.Subscribe(outbox.ChannelControl)
 	defer s.listener.Unsubscribe(outbox.ChannelControl, syncControl)
+	turn := s.listener.Subscribe(outbox.ChannelTurn)
+	defer s.listener.Unsubscribe(outbox.ChannelTurn, turn)
 	runner := sync.NewRunner(s.syncConfig(target, grant, owner, syncControl))
 
 	log.Info("target_owned", "clean", grant.Clean, "fresh", grant.Fresh)
@@ -45,7 +47,7 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 	group, work := errgroup.WithContext(ctx)
 	group.Go(func() error { return owner.Run(work) })
 	group.Go(func() error { return runner.Run(work) })
-	group.Go(func() error { return steer(work, grant, owner, control) })
+	group.Go(func() error { return steer(work, grant, owner, control, turn) })
 	err := group.Wait()
 	if owner.Overran() {
 		s.askSuccessor(ctx, runner, log)
@@ -95,7 +97,7 @@ func (s *Server) syncConfig(t config.Target, grant *lease.Grant, owner *apply.Ow
 }
 
 // steer tells the owner of commands, until the grant drains.
-func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control <-chan struct{}) error {
+func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control, turn <-chan struct{}) error {
 	timer := time.NewTimer(steerEvery)
 	defer timer.Stop()
 	for {
@@ -105,6 +107,7 @@ func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control 
 		case <-grant.Draining():
 			return nil
 		case <-control:
+		case <-turn:
 		case <-timer.C:
 		}
 		if err := owner.Refresh(ctx); err != nil {

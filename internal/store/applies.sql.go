@@ -27,6 +27,33 @@ func (q *Queries) AppliesForget(ctx context.Context, arg AppliesForgetParams) (i
 	return forgotten, err
 }
 
+const appliesOpen = `-- name: AppliesOpen :one
+SELECT reconciler.open_applies($1::uuid, $2::bigint, $3::bigint[], $4::bigint, $5::int, $6::interval)::int AS opened
+`
+
+type AppliesOpenParams struct {
+	Owner    string
+	Term     int64
+	Ids      []int64
+	Revision int64
+	MaxRows  int32
+	Patience time.Duration
+}
+
+func (q *Queries) AppliesOpen(ctx context.Context, arg AppliesOpenParams) (int32, error) {
+	row := q.db.QueryRow(ctx, appliesOpen,
+		arg.Owner,
+		arg.Term,
+		arg.Ids,
+		arg.Revision,
+		arg.MaxRows,
+		arg.Patience,
+	)
+	var opened int32
+	err := row.Scan(&opened)
+	return opened, err
+}
+
 const appliesToOpen = `-- name: AppliesToOpen :many
 SELECT id FROM reconciler.applies WHERE opened_at IS NULL AND pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY opened_seq > 0 DESC, id
 `
@@ -205,31 +232,6 @@ func (q *Queries) ApplyLines(ctx context.Context, arg ApplyLinesParams) ([]Apply
 		return nil, err
 	}
 	return items, nil
-}
-
-const applyOpen = `-- name: ApplyOpen :one
-SELECT reconciler.open_apply($1::uuid, $2::bigint, $3::bigint, $4::bigint, $5::int)::boolean AS open
-`
-
-type ApplyOpenParams struct {
-	Owner    string
-	Term     int64
-	ID       int64
-	Revision int64
-	MaxRows  int32
-}
-
-func (q *Queries) ApplyOpen(ctx context.Context, arg ApplyOpenParams) (bool, error) {
-	row := q.db.QueryRow(ctx, applyOpen,
-		arg.Owner,
-		arg.Term,
-		arg.ID,
-		arg.Revision,
-		arg.MaxRows,
-	)
-	var open bool
-	err := row.Scan(&open)
-	return open, err
 }
 
 const applyTargetLines = `-- name: ApplyTargetLines :many

@@ -38,7 +38,7 @@ var applies = []Mutant{
 	{
 		Name: "end-unsaid", Invariant: "applies", Removed: "the outbox tells of each end",
 		Edits: []Edit{{
-			appliesSQL, "            INSERT INTO reconciler.outbox (resource_id, dependency_id, image) VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', event));\n", "",
+			appliesSQL, "        INSERT INTO reconciler.outbox (resource_id, dependency_id, image) VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', event, 'state', tell_state.state));\n", "",
 		}},
 		Package: applyTests, Run: "^TestApplyTwoFinishersAtOnce$",
 	},

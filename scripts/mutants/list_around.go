@@ -39,7 +39,7 @@ var writers = []Mutant{
 	},
 	{
 		Name: "path-of-the-writer", Invariant: "I8", Removed: "capture code that looks names up sets the search path",
-		Edits:   []Edit{{captureSQL, "reconciler.wake_code()), reconciler.needs_path(r.id))", "reconciler.wake_code()), false)"}},
+		Edits:   []Edit{{captureSQL, "reconciler.end_code(r)), reconciler.needs_path(r.id))", "reconciler.end_code(r)), false)"}},
 		Package: outboxTests, Run: "^(TestCaptureUnderHostileSearchPath|TestCaptureSetsTheSearchPathWhereItMatters)$",
 	},
 	{

@@ -1,0 +1,60 @@
+package outbox
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Applies are opened several at a time. One that cannot be opened fails by itself, and the others do not know.
+func TestOneOfManyAppliesCannotBeOpened(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.listen()
+	for range 5 {
+		b.exec(`SELECT reconciler.begin_apply('of nothing')`)
+	}
+	b.exec(`CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not this one'; END $$`)
+	b.exec(`CREATE TRIGGER refuse BEFORE UPDATE ON reconciler.applies FOR EACH ROW WHEN (new.id = 3 AND new.state = 'completed') EXECUTE FUNCTION public.refuse()`)
+	b.lead()
+	b.works(1)
+	b.eventually("all are open", func() bool { return b.text(`SELECT count(*) FROM reconciler.applies WHERE opened_at IS NULL`) == "0" })
+	require.Equal(t, "completed completed failed completed completed", b.text(`SELECT string_agg(state, ' ' ORDER BY id) FROM reconciler.applies`))
+	require.Contains(t, b.text(`SELECT error_message FROM reconciler.applies WHERE id = 3`), "it could not be opened, and its changes are applied as if there was none: ERROR: not this one")
+}
+
+// One that somebody holds is waited for, in order: those after it may have changed its objects. Those before it are open.
+func TestOneOfManyAppliesIsHeld(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	for range 4 {
+		b.exec(`SELECT reconciler.begin_apply('of nothing')`)
+	}
+	b.listen()
+	b.lead()
+	open := func() string { return b.text(`SELECT string_agg(id::text, ' ' ORDER BY id) FROM reconciler.applies WHERE opened_at IS NOT NULL`) }
+	tx := b.begin()
+	b.in(tx, `SELECT FROM reconciler.applies WHERE id = 3 FOR NO KEY UPDATE`)
+	b.works(1)
+	b.eventually("those before it are open", func() bool { return open() == "1 2" })
+	b.commit(tx)
+	b.eventually("the others, too", func() bool { return open() == "1 2 3 4" })
+}
+
+// How long the leader's row is held is bounded by time, too; there is always one that is opened.
+func TestAppliesAreOpenedForAWhile(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.listen()
+	b.lead()
+	for range 3 {
+		b.exec(`SELECT reconciler.begin_apply('of nothing')`)
+	}
+	some := func(ids, patience string) string {
+		return b.text(`SELECT reconciler.open_applies($1, 1, $2::bigint[], 1, 1000, $3::interval)::text`, instance, ids, patience)
+	}
+	require.Equal(t, "0", some("{}", "1 hour"))
+	require.Equal(t, "1", some("{1,2,3}", "0"))
+	require.Equal(t, "2", some("{2,3}", "1 hour"))
+	require.Equal(t, "3", some("{1,2,3}", "1 hour"), "what is open is open")
+}
