@@ -32,7 +32,9 @@ func TestOneOfManyAppliesIsHeld(t *testing.T) {
 	}
 	b.listen()
 	b.lead()
-	open := func() string { return b.text(`SELECT string_agg(id::text, ' ' ORDER BY id) FROM reconciler.applies WHERE opened_at IS NOT NULL`) }
+	open := func() string {
+		return b.text(`SELECT string_agg(id::text, ' ' ORDER BY id) FROM reconciler.applies WHERE opened_at IS NOT NULL`)
+	}
 	tx := b.begin()
 	b.in(tx, `SELECT FROM reconciler.applies WHERE id = 3 FOR NO KEY UPDATE`)
 	b.works(1)
