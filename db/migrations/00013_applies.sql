@@ -623,6 +623,24 @@ BEGIN
 END
 $$;
 
+-- unopened_keys are the objects of a resource that applies have changed which are not open yet: whether they may be touched
+-- is not known. NULL: it may be any of them. The question is asked in the statement that reads the rows, and answered as of it.
+CREATE FUNCTION reconciler.unopened_keys(resource_id integer) RETURNS text[]
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+DECLARE
+    most CONSTANT integer := 1000; -- to read more of the outbox each time would cost more than to wait for all
+    n    record;
+BEGIN
+    SELECT count(*) AS rows, bool_or(o.resource_id = unopened_keys.resource_id AND (o.key IS NULL OR o.dependency_id IS NOT NULL)) AS any_key,
+        array_agg(DISTINCT o.key) FILTER (WHERE o.resource_id = unopened_keys.resource_id) AS keys
+    INTO n FROM (
+        SELECT i.* FROM reconciler.applies a CROSS JOIN LATERAL unnest(a.xids) AS x CROSS JOIN LATERAL (
+            SELECT y.resource_id, y.key, y.dependency_id FROM reconciler.outbox y WHERE y.xid = x ORDER BY y.xid, y.seq LIMIT most + 1) AS i
+        WHERE a.opened_at IS NULL AND a.strategy <> 'parallel' LIMIT most + 1) AS o;
+    RETURN CASE WHEN n.rows > most OR n.any_key THEN NULL ELSE coalesce(n.keys, '{}') END;
+END
+$$;
+
 -- open_lock keeps open_apply and apply_retry apart: both make tasks govern objects. Whoever opens only tries it.
 CREATE FUNCTION reconciler.open_lock() RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$ SELECT 7165064744911531380 $$;
 
@@ -963,6 +981,7 @@ $$;
 CREATE TRIGGER leave_applies BEFORE DELETE ON reconciler.targets FOR EACH ROW EXECUTE FUNCTION reconciler.leave_applies();
 COMMENT ON FUNCTION reconciler.apply_objects IS 'Internal: the objects that outbox rows of an apply name.';
 COMMENT ON FUNCTION reconciler.open_lock IS 'Internal: advisory lock of whoever makes tasks govern objects.';
+COMMENT ON FUNCTION reconciler.unopened_keys IS 'Internal: objects of a resource that applies have changed which are not open yet; NULL: perhaps all.';
 COMMENT ON FUNCTION reconciler.open_applies IS 'Internal: the leader opens several applies.';
 COMMENT ON FUNCTION reconciler.open_apply IS 'Internal: the leader writes down operations and tasks of an apply.';
 COMMENT ON FUNCTION reconciler.supersede IS 'Internal: takes objects from older applies.';
@@ -1314,7 +1333,7 @@ DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
     reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
-    reconciler.open_applies, reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
+    reconciler.unopened_keys, reconciler.open_applies, reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
     reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_text, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;
 DROP TABLE reconciler.apply_events, reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;

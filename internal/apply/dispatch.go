@@ -104,13 +104,21 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		keys[i] = it.Key
 	}
 	latest, _ := o.cfg.Feed.Latest()
-	rows, err := o.readOpened(ctx, resource, keys)
+	o.looking.Lock()
+	rows, err := resource.Read(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys)
 	if err != nil {
+		o.looking.Unlock()
 		return o.readFailed(ctx, resource, items, err)
 	}
 	defer o.looking.Unlock()
 	var calls [2][]look
+	var unopened []*Item
 	for i, it := range items {
+		if rows[i].Unopened {
+			unopened = append(unopened, it)
+			continue
+		}
+		it.rests = 0
 		l := o.look(it, rows[i], latest.Revision)
 		act, rec := decide(l)
 		if len(it.Key) > maxKeyBytes {
@@ -128,6 +136,9 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		if err := o.settle(ctx, l, rec); err != nil {
 			return err
 		}
+	}
+	if len(unopened) > 0 {
+		o.queue.postpone(unopened, openedAgain)
 	}
 	if len(calls[LaneLive])+len(calls[LaneSync]) == 0 && o.breaker.isOpen() {
 		o.queue.allowProbe() // an object that needs no call is no probe

@@ -17,8 +17,14 @@ const (
 	LaneSync
 )
 
-// queueRows bounds each lane.
-const queueRows = 8192
+const (
+	// queueRows bounds each lane.
+	queueRows = 8192
+	// restMost bounds the objects that were postponed: while there are more nothing is taken.
+	restMost = 1024
+	// restLongest bounds how often a pause is doubled.
+	restLongest = 4
+)
 
 // ObjectID names an object of the queue's target.
 type ObjectID struct {
@@ -36,6 +42,7 @@ type Item struct {
 	Due       bool      // its next attempt has come; adds nothing to what is in flight: that says when it is due again
 	passed    bool      // the guard has let its delete pass
 	light     bool      // in flight, but it needs no call: it takes no room in the window
+	rests     int       // how often it was postponed since it was last decided on
 	park      string    // a delete is not called but held by this: deletes are being counted
 	operation int64     // in flight as a part of it; 0: of none
 	pages     []*span
@@ -72,6 +79,7 @@ type queue struct {
 	flying   map[ObjectID]*flight
 	inFlight [2]int        // that wait for a call or its result
 	share    [2]float64    // of the objects looked at, how many needed a call: a moving average
+	resting  int           // of those in flight, how many were postponed
 	window   int           // most calls in flight
 	stopped  bool          // nothing is taken any more
 	paused   bool          // circuit open: only probes are taken
@@ -190,6 +198,10 @@ func (q *queue) tryTake(most int) []*Item {
 	}
 	if q.paused {
 		return q.takeProbeLocked()
+	}
+	most = min(most, restMost-q.resting)
+	if most <= 0 {
+		return nil
 	}
 	live, sync := q.sharesLocked(most)
 	items := q.popLocked(LaneLive, live, nil)
@@ -314,13 +326,43 @@ func (q *queue) done(it *Item) {
 func (q *queue) putBack(it *Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.putBackLocked(it)
+	signal(q.ready)
+}
+
+func (q *queue) putBackLocked(it *Item) {
 	if next := q.landLocked(it); next != nil {
 		it.merge(next)
 	}
 	q.waiting[it.ObjectID] = it
 	q.lanes[it.Lane] = slices.Insert(q.lanes[it.Lane], 0, it)
 	q.size[it.Lane]++
+}
+
+// postpone puts objects back after a pause, which is doubled with each time. Until then they take no room in the window.
+func (q *queue) postpone(items []*Item, pause time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	rests := 0
+	for _, it := range items {
+		it.light = true
+		q.inFlight[it.Lane]--
+		rests = max(rests, it.rests)
+		it.rests++
+	}
+	q.resting += len(items)
 	signal(q.ready)
+	time.AfterFunc(pause<<min(rests, restLongest), func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.resting -= len(items)
+		for _, it := range items {
+			if f := q.flying[it.ObjectID]; f != nil && f.item == it { // the queue is not abandoned
+				q.putBackLocked(it)
+			}
+		}
+		signal(q.ready)
+	})
 }
 
 // landLocked ends a flight and returns what came meanwhile.

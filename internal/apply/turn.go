@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// openedAgain is how often an owner looks whether an apply that is being opened is open.
+	// openedAgain is how often an owner looks whether the apply that has changed an object is open.
 	openedAgain = 5 * time.Millisecond
 	// landedAgain is how often it looks whether the calls of an operation that is being stopped have ended.
 	landedAgain = 20 * time.Millisecond
@@ -165,36 +165,6 @@ func (o *Owner) enqueueTasks(ctx context.Context, operation int64) error {
 		last := rows[len(rows)-1]
 		params.AfterResource, params.AfterKey = last.ResourceID, last.Key
 	}
-}
-
-// readOpened reads objects. While there is an apply whose objects nobody knows yet, it waits: what is read might be held.
-// It returns without an error with o.looking locked.
-func (o *Owner) readOpened(ctx context.Context, resource *desired.Resource, keys []string) ([]desired.Row, error) {
-	for {
-		o.looking.Lock()
-		rows, err := resource.Read(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys)
-		if err == nil && !unopened(rows) {
-			return rows, nil
-		}
-		o.looking.Unlock()
-		if err != nil {
-			return nil, err
-		}
-		select {
-		case <-time.After(openedAgain):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
-
-func unopened(rows []desired.Row) bool {
-	for _, row := range rows {
-		if row.Unopened {
-			return true
-		}
-	}
-	return false
 }
 
 // operation is the one that what is done about the object belongs to; 0: none, or one whose gate is closed.

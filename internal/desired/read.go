@@ -26,7 +26,7 @@ type Row struct {
 	Err    error
 	Ledger *Entry // nil when the ledger does not know the object
 	Task   *Task  // nil when no apply has to do with the object
-	// Unopened: there is an apply whose objects nobody knows yet; this may be one of them.
+	// Unopened: an apply has changed the object, or perhaps has, and is not open yet: whether its gate is closed is not known.
 	Unopened bool
 }
 
@@ -66,7 +66,7 @@ func (r *Resource) buildRead(governed bool) string {
 	var b strings.Builder
 	b.WriteString("SELECT i.n, i.key, d.found, d.spec, d.match, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
-	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at, " + task + ", " + unopenedSQL + ", " + fmt.Sprintf(governedSQL, "$2") + "\n")
+	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at, " + task + ", " + fmt.Sprintf(unopenedSQL, r.ID) + ", " + fmt.Sprintf(governedSQL, "$2") + "\n")
 	b.WriteString("FROM unnest($3::text[]")
 	if !r.Removed {
 		for n := range r.keys {
@@ -92,11 +92,13 @@ func (r *Resource) buildRead(governed bool) string {
 }
 
 // The gates of applies are looked at in the statement that reads the row: who sees a row that an apply has changed sees
-// the apply. Most of the time there is none, and the two questions for that are about the database and the target, asked
+// the apply. Most of the time there is none, and the two questions for that are about the resource and the target, asked
 // once for all keys. Tasks are looked up for each key, by a query of its own: in the other one they would cost a third of it.
 const (
-	unopenedSQL = "(SELECT EXISTS (SELECT FROM reconciler.applies a WHERE a.opened_at IS NULL AND a.strategy <> 'parallel'))"
-	// governedSQL is made with the name of the target's id, and taskSQL with the resource's id and the names of that and the key.
+	// unopenedSQL is made with the resource's id, governedSQL with the name of the target's id, and taskSQL with the resource's id and the
+	// names of that and the key.
+	unopenedSQL = "coalesce(i.key = ANY ((SELECT CASE WHEN EXISTS (SELECT FROM reconciler.applies a WHERE a.opened_at IS NULL AND a.strategy <> 'parallel') " +
+		"THEN reconciler.unopened_keys(%[1]d) ELSE '{}' END)::text[]), true)"
 	governedSQL = "(SELECT EXISTS (SELECT FROM reconciler.operations n WHERE n.target_id = %s AND NOT n.done))"
 	taskSQL     = "SELECT k.operation_id, o.is_open, o.reapply FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id " +
 		"WHERE k.target_id = %[2]s AND k.resource_id = %[1]d AND k.key = %[3]s AND k.governs LIMIT 1"

@@ -178,3 +178,49 @@ func TestCatalogKnowsWhatIsTracked(t *testing.T) {
 	_, ok = catalog.ByID(1)
 	require.False(t, ok)
 }
+
+// While an apply is not open, the objects that it has changed are not to be touched; if these cannot be told, none is.
+func TestReadSaysWhatAnApplyMayHold(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY, image text); SELECT reconciler.track('app', 'apps', '{id}', '''eu''');
+		CREATE TABLE sites (id int PRIMARY KEY); CREATE TABLE owners (site int PRIMARY KEY); CREATE VIEW wide AS SELECT s.id FROM sites s JOIN owners o ON o.site = s.id;
+		SELECT reconciler.track('site', 'wide', '{id}', '''eu''', depends_on => '{"owners": {"site": "id"}, "sites": {"id": "id"}}');
+		INSERT INTO apps SELECT n, 'a:1' FROM generate_series(1, 5) AS n; INSERT INTO sites VALUES (1); INSERT INTO owners VALUES (1)`)
+	app, site := w.resource(t, "app"), w.resource(t, "site")
+	unopened := func() (keys []string) {
+		t.Helper()
+		for _, r := range []*desired.Resource{app, site} {
+			rows, err := r.Read(t.Context(), w.Pool, "eu", targetEU, []string{"1", "2", "3"})
+			require.NoError(t, err)
+			for _, row := range rows {
+				if row.Unopened {
+					keys = append(keys, r.Name+"/"+row.Key)
+				}
+			}
+		}
+		return keys
+	}
+	open := func() { w.Exec(t, `UPDATE reconciler.applies SET opened_at = now()`) }
+	begin := func(arguments, change string) {
+		w.Exec(t, `BEGIN; SELECT reconciler.begin_apply(`+arguments+`); `+change+`; COMMIT`)
+	}
+	w.Exec(t, `UPDATE apps SET image = 'a:2' WHERE id = 3`)
+	require.Empty(t, unopened())
+	begin(`'one'`, `UPDATE apps SET image = 'a:2' WHERE id = 1`)
+	begin(`'two'`, `DELETE FROM apps WHERE id = 2; INSERT INTO apps VALUES (6, 'a:1')`)
+	require.Equal(t, []string{"app/1", "app/2"}, unopened())
+	open()
+	require.Empty(t, unopened())
+	begin(`'at once', strategy => 'parallel'`, `UPDATE apps SET image = 'a:3'`)
+	require.Empty(t, unopened())
+	begin(`'whole resource'`, `TRUNCATE apps`)
+	require.Equal(t, []string{"app/1", "app/2", "app/3"}, unopened())
+	open()
+	begin(`'not traced to objects yet'`, `UPDATE owners SET site = 2`)
+	require.Equal(t, []string{"site/1", "site/2", "site/3"}, unopened())
+	open()
+	begin(`'large'`, `INSERT INTO apps SELECT n, 'a:1' FROM generate_series(1001, 1999) AS n`)
+	require.Empty(t, unopened())
+	begin(`'and more'`, `INSERT INTO apps SELECT n, 'a:1' FROM generate_series(2001, 2002) AS n`)
+	require.Equal(t, []string{"app/1", "app/2", "app/3", "site/1", "site/2", "site/3"}, unopened())
+}

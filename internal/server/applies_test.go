@@ -127,6 +127,25 @@ func TestApplyThatSomebodyHolds(t *testing.T) {
 	w.converged()
 }
 
+// Of an apply that is not open it is not known what it holds; what it has not changed goes on, and it does when it is open.
+func TestApplyThatIsNotOpenHoldsWhatItChanged(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	w.start(named("asia", asia), named("eu", eu), named("us", us))
+	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
+	w.wait()
+	person := w.begin()
+	w.in(person, `SELECT pg_advisory_xact_lock(reconciler.open_lock())`)
+	w.apply(`'release 2', strategy => 'waves', waves => '[["us"]]'`, `UPDATE apps SET image = 'v2'`)
+	w.db.Exec(t, `INSERT INTO apps VALUES (4, 'asia', 'v1')`)
+	asia.eventually(t, map[string]string{"app/1": `["v1", null]`, "app/4": `["v1", null]`})
+	require.Equal(t, "pending", w.text(`SELECT state FROM reconciler.applies WHERE opened_at IS NULL`))
+	require.NoError(t, person.Commit(t.Context()))
+	asia.eventually(t, map[string]string{"app/1": `["v2", null]`, "app/4": `["v1", null]`})
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	w.converged()
+}
+
 // I6: what a gate lets go is counted before the first delete of it, like any other batch.
 func TestApplyThatDeletesTooMuch(t *testing.T) {
 	t.Parallel()
