@@ -60,7 +60,7 @@ func (w *world) settle() {
 			w.violate("I1 rest", "it does not come to rest: exit code %d\n%s", code, clip(said))
 			break
 		}
-		approved = approved || strings.Contains(said, "guard")
+		approved = approved || w.text(`SELECT count(*) FROM reconciler.held WHERE held_by = 'guard'`) != "0"
 		w.mend(approved)
 	}
 	w.note("at rest after %s", time.Since(begun).Round(time.Millisecond))
