@@ -164,9 +164,19 @@ COMMENT ON FUNCTION reconciler.check_bound IS 'Internal: refuses expressions tha
 
 -- +goose StatementBegin
 CREATE FUNCTION reconciler.base_type(type oid) RETURNS oid
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    WITH RECURSIVE b AS (SELECT type AS oid UNION ALL SELECT t.typbasetype FROM b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype = 'd')
-    SELECT b.oid FROM b JOIN pg_type t ON t.oid = b.oid WHERE t.typtype <> 'd'
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    base oid := type;
+    b    record;
+BEGIN
+    LOOP
+        SELECT t.typtype, t.typbasetype INTO b FROM pg_type t WHERE t.oid = base;
+        IF b.typtype IS DISTINCT FROM 'd' THEN
+            RETURN CASE WHEN b.typtype IS NOT NULL THEN base END;
+        END IF;
+        base := b.typbasetype;
+    END LOOP;
+END
 $$;
 
 -- type_name is a type as casts need it: 'character' would cut to one letter what 'bpchar' leaves alone.
@@ -177,8 +187,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT format_ty
 -- DateStyle): the trigger runs in the writer's session, the sync in ours. Nor on a collation: under a nondeterministic
 -- one different texts are equal, and columns of two collations cannot be joined to one key.
 CREATE FUNCTION reconciler.key_text(value text, type regtype) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (SELECT CASE
         WHEN b.oid IN ('date'::regtype, 'timestamp'::regtype) THEN format('(to_jsonb((%s)::%s) #>> ''{}'')', value, b.oid::regtype)
         WHEN b.oid = 'timestamptz'::regtype THEN format('(to_jsonb((%s)::timestamptz AT TIME ZONE ''UTC'') #>> ''{}'')', value)
         WHEN b.typcategory = 'S' THEN format('((%s)::text COLLATE "C")', value)
@@ -186,16 +197,20 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             'uuid'::regtype, 'bool'::regtype, 'oid'::regtype, 'inet'::regtype, 'cidr'::regtype, 'macaddr'::regtype, 'macaddr8'::regtype)
         THEN format('(%s)::text', value)
     END
-    FROM pg_type b WHERE b.oid = reconciler.base_type(type)
+    FROM pg_type b WHERE b.oid = reconciler.base_type(type));
+END
 $$;
 
 -- key_value is its inverse: the SQL that turns text back into the type. Of a domain into the type below it, whose checks
 -- a row may be older than.
 CREATE FUNCTION reconciler.key_value(value text, type regtype) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN b.oid = 'timestamptz'::regtype THEN format('((%s)::timestamp AT TIME ZONE ''UTC'')', value)
-        ELSE format('(%s)::%s', value, reconciler.type_name(b.oid)) END
-    FROM (SELECT reconciler.base_type(type)) AS b(oid)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    base oid := reconciler.base_type(type);
+BEGIN
+    RETURN CASE WHEN base = 'timestamptz'::regtype THEN format('((%s)::timestamp AT TIME ZONE ''UTC'')', value)
+        ELSE format('(%s)::%s', value, reconciler.type_name(base)) END;
+END
 $$;
 
 -- key_expression is the SQL for an object's key: the text of its column, or the texts of several joined by '/',

@@ -125,7 +125,7 @@ func (w *world) letGo() (ended bool) {
 	// Rows have named a target that nobody has. Applies wait for it until it is forgotten.
 	w.order(`SELECT reconciler.release(name) FROM reconciler.targets WHERE name = $1 AND NOT configured`, nowhere)
 	ended = true
-	for _, a := range w.readRollouts(false) {
+	for _, a := range w.unfinished() {
 		command := ""
 		switch {
 		case a.terminal() && !a.holds():
@@ -160,7 +160,7 @@ func (w *world) rolloutsEnd() bool {
 		}
 		pass(100*time.Millisecond, w.t.Context().Done())
 	}
-	for _, a := range w.readRollouts(false) {
+	for _, a := range w.unfinished() {
 		if !a.terminal() || a.holds() {
 			w.note("not ended: %s", a)
 		}
@@ -179,7 +179,7 @@ func (w *world) look(rest bool) {
 	}
 	var found []violation
 	_ = read(func(ctx context.Context, conn *pgx.Conn) error {
-		all, err := rollouts(ctx, conn, rest)
+		all, err := rollouts(ctx, conn, rest, true)
 		found = slices.Concat(wrongStates(all), wrongLogs(all))
 		if rest {
 			found = slices.Concat(found, unrest(all), wrongCounts(all), wrongEvents(all))
@@ -195,17 +195,27 @@ func (w *world) look(rest bool) {
 	}
 }
 
-// readRollouts reads all applies; with their tasks, if these are asked for.
-func (w *world) readRollouts(tasks bool) (all []rollout) {
+// readRollouts reads all applies, with their tasks.
+func (w *world) readRollouts() (all []rollout) {
 	w.insist(func(ctx context.Context, conn *pgx.Conn) (err error) {
-		all, err = rollouts(ctx, conn, tasks)
+		all, err = rollouts(ctx, conn, true, true)
 		return err
 	})
 	return all
 }
 
-// rollouts reads applies in one statement, and so as they were at one moment.
-func rollouts(ctx context.Context, conn *pgx.Conn, tasks bool) (all []rollout, err error) {
+// unfinished reads those that have not ended, or hold something.
+func (w *world) unfinished() (some []rollout) {
+	w.insist(func(ctx context.Context, conn *pgx.Conn) (err error) {
+		some, err = rollouts(ctx, conn, false, false)
+		return err
+	})
+	return some
+}
+
+// rollouts reads applies in one statement, and so as they were at one moment: with their tasks, and with those that are
+// finished, if these are asked for.
+func rollouts(ctx context.Context, conn *pgx.Conn, tasks, finished bool) (all []rollout, err error) {
 	var text []byte
 	err = conn.QueryRow(ctx, `
 		SELECT coalesce(jsonb_agg(to_jsonb(a) || jsonb_build_object(
@@ -215,7 +225,8 @@ func rollouts(ctx context.Context, conn *pgx.Conn, tasks bool) (all []rollout, e
 				FROM reconciler.operations AS o WHERE o.apply_id = a.id),
 			'log', (SELECT coalesce(jsonb_agg(to_jsonb(l) ORDER BY l.version), '[]') FROM reconciler.apply_log AS l WHERE l.apply_id = a.id),
 			'events', (SELECT coalesce(jsonb_agg(e.event ORDER BY e.event), '[]') FROM test.ends AS e WHERE e.apply = a.id)) ORDER BY a.id), '[]')
-		FROM reconciler.applies AS a`, tasks).Scan(&text)
+		FROM reconciler.applies AS a
+		WHERE $2 OR a.completed_at IS NULL OR EXISTS (SELECT FROM reconciler.operations AS o WHERE o.apply_id = a.id AND NOT o.done)`, tasks, finished).Scan(&text)
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}
@@ -228,7 +239,7 @@ const slowToOpen = 2 * time.Second
 // judgeRollouts asks every oracle about applies, and counts what there was.
 func (w *world) judgeRollouts(m *model, history []change, calls []call) (found []violation) {
 	w.look(true)
-	all := w.readRollouts(true)
+	all := w.readRollouts()
 	// A claim that the server had not written to its disk when it crashed was made once more.
 	forgotten := func(at time.Time) bool { return !w.timeline.healthy(partServer, at, at.Add(2*time.Second)) }
 	found = earlyCalls(m, all, history, calls, forgotten)
