@@ -385,7 +385,7 @@ BEGIN
         (SELECT o.target FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state = 'failed' ORDER BY o.ordinal, o.target LIMIT 1),
         (SELECT max(o.completed_at) + a.soak FROM reconciler.operations o
          WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state IN ('completed', 'failed') AND o.started_at IS NOT NULL AND a.soak > '0'),
-        (SELECT t.name || coalesce(' ' || reconciler.circuit_text(t), ' ' || t.trouble, ': ' || reconciler.health_text(a, o, t)) FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
+        (SELECT t.name || coalesce(' ' || reconciler.circuit_text(t), ': ' || t.trouble, ': ' || reconciler.health_text(a, o, t)) FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
          WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed'
            AND (t.circuit_open_since IS NOT NULL OR t.trouble IS NOT NULL OR reconciler.health_text(a, o, t) IS NOT NULL) ORDER BY o.ordinal, o.target LIMIT 1),
         (SELECT t.name FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id

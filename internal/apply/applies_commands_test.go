@@ -91,107 +91,110 @@ const (
 	hintDone = "Nothing: it is everywhere."
 )
 
-// C63: every command in every state: what it says, and the state after it. A refusal begins with "!" and changes nothing.
+// commandAnswers are, for each state, what every command says, and the state after it. A refusal begins with "!" and changes nothing.
+var commandAnswers = map[string]map[string]string{
+	"opening": {
+		"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> pending",
+		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> pending",
+		"start":   "apply 1 is pending already -> pending",
+		"release": "apply 1 is pending, and nothing pauses it -> pending",
+		"cancel":  "apply 1 is cancelled -> pending",
+		"retry":   "nothing of apply 1 has failed -> pending",
+	},
+	"pending": {
+		"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> paused",
+		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
+		"start":   "apply 1 is pending already -> pending",
+		"release": "apply 1 is pending, and nothing pauses it -> pending",
+		"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
+		"retry":   "nothing of apply 1 has failed -> pending",
+	},
+	"running": {
+		"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> running",
+		"stop":    "apply 1 is stopping: calls that are on their way end, until SELECT reconciler.apply_start(1); -> stopping",
+		"start":   "apply 1 is running already -> running",
+		"release": "apply 1 is running, and nothing pauses it -> running",
+		"cancel":  "apply 1 is cancelled as soon as calls that are on their way have ended; 6 objects not reached, until SELECT reconciler.apply_release(1); -> stopping",
+		"retry":   "nothing of apply 1 has failed -> running",
+	},
+	"degraded": {
+		"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> paused",
+		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
+		"start":   "apply 1 is degraded already -> degraded",
+		"release": "apply 1 is degraded, and nothing pauses it -> degraded",
+		"cancel":  "apply 1 is cancelled; 6 objects not reached, until SELECT reconciler.apply_release(1); -> failed",
+		"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
+	},
+	"paused": {
+		"pause":   "apply 1 is paused already -> paused",
+		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
+		"start":   "! apply 1 is paused, so it cannot be started\n" + hintRelease,
+		"release": "apply 1 goes on, it is pending -> pending",
+		"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
+		"retry":   "nothing of apply 1 has failed -> paused",
+	},
+	"failure paused": {
+		"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> paused",
+		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
+		"start":   "! apply 1 is paused, so it cannot be started\n" + hintRelease,
+		"release": "apply 1 goes on, it is degraded -> degraded",
+		"cancel":  "apply 1 is cancelled; 6 objects not reached, until SELECT reconciler.apply_release(1); -> failed",
+		"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
+	},
+	"stopping": {
+		"pause":   "! apply 1 is stopping, so it cannot be paused\n" + hintStart,
+		"stop":    "apply 1 is stopping already -> stopping",
+		"start":   "apply 1 goes on, it is running -> running",
+		"release": "! apply 1 is stopping, so it cannot be released\n" + hintStart,
+		"cancel":  "apply 1 is cancelled as soon as calls that are on their way have ended; 6 objects not reached, until SELECT reconciler.apply_release(1); -> stopping",
+		"retry":   "! apply 1 is stopping, so it cannot be tried again\n" + hintStart,
+	},
+	"stopped": {
+		"pause":   "! apply 1 is stopped, so it cannot be paused\n" + hintStart,
+		"stop":    "apply 1 is stopped already -> stopped",
+		"start":   "apply 1 goes on, it is pending -> pending",
+		"release": "! apply 1 is stopped, so it cannot be released\n" + hintStart,
+		"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
+		"retry":   "! apply 1 is stopped, so it cannot be tried again\n" + hintStart,
+	},
+	"cancelling": {
+		"pause":   "! apply 1 is stopping (being cancelled), so it cannot be paused\n" + hintEnds,
+		"stop":    "! apply 1 is stopping (being cancelled), so it cannot be stopped\n" + hintEnds,
+		"start":   "! apply 1 is stopping (being cancelled), so it cannot be started\n" + hintEnds,
+		"release": "! apply 1 is stopping (being cancelled), so it cannot be released\n" + hintEnds,
+		"cancel":  "apply 1 is cancelled already -> stopping",
+		"retry":   "! apply 1 is stopping (being cancelled), so it cannot be tried again\n" + hintEnds,
+	},
+	"completed": {
+		"pause":   "! apply 1 is completed, so it cannot be paused\n" + hintDone,
+		"stop":    "! apply 1 is completed, so it cannot be stopped\n" + hintDone,
+		"start":   "! apply 1 is completed, so it cannot be started\n" + hintDone,
+		"release": "apply 1 is completed and holds nothing -> completed",
+		"cancel":  "! apply 1 is completed, so it cannot be cancelled\n" + hintDone,
+		"retry":   "! apply 1 is completed, so it cannot be tried again\n" + hintDone,
+	},
+	"failed": {
+		"pause":   "! apply 1 is failed, so it cannot be paused\n" + hintFailed,
+		"stop":    "! apply 1 is failed, so it cannot be stopped\n" + hintFailed,
+		"start":   "! apply 1 is failed, so it cannot be started\n" + hintFailed,
+		"release": "6 objects of apply 1 follow their rows again -> failed",
+		"cancel":  "! apply 1 is failed, so it cannot be cancelled\n" + hintFailed,
+		"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
+	},
+	"cancelled": {
+		"pause":   "! apply 1 is cancelled, so it cannot be paused\n" + hintGone,
+		"stop":    "! apply 1 is cancelled, so it cannot be stopped\n" + hintGone,
+		"start":   "! apply 1 is cancelled, so it cannot be started\n" + hintGone,
+		"release": "9 objects of apply 1 follow their rows again -> cancelled",
+		"cancel":  "apply 1 is cancelled already -> cancelled",
+		"retry":   "! apply 1 is cancelled, so it cannot be tried again\n" + hintGone,
+	},
+}
+
+// C63: every command in every state.
 func TestApplyCommandsInEveryState(t *testing.T) {
 	t.Parallel()
-	for state, answers := range map[string]map[string]string{
-		"opening": {
-			"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> pending",
-			"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> pending",
-			"start":   "apply 1 is pending already -> pending",
-			"release": "apply 1 is pending, and nothing pauses it -> pending",
-			"cancel":  "apply 1 is cancelled -> pending",
-			"retry":   "nothing of apply 1 has failed -> pending",
-		},
-		"pending": {
-			"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> paused",
-			"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
-			"start":   "apply 1 is pending already -> pending",
-			"release": "apply 1 is pending, and nothing pauses it -> pending",
-			"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
-			"retry":   "nothing of apply 1 has failed -> pending",
-		},
-		"running": {
-			"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> running",
-			"stop":    "apply 1 is stopping: calls that are on their way end, until SELECT reconciler.apply_start(1); -> stopping",
-			"start":   "apply 1 is running already -> running",
-			"release": "apply 1 is running, and nothing pauses it -> running",
-			"cancel":  "apply 1 is cancelled as soon as calls that are on their way have ended; 6 objects not reached, until SELECT reconciler.apply_release(1); -> stopping",
-			"retry":   "nothing of apply 1 has failed -> running",
-		},
-		"degraded": {
-			"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> paused",
-			"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
-			"start":   "apply 1 is degraded already -> degraded",
-			"release": "apply 1 is degraded, and nothing pauses it -> degraded",
-			"cancel":  "apply 1 is cancelled; 6 objects not reached, until SELECT reconciler.apply_release(1); -> failed",
-			"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
-		},
-		"paused": {
-			"pause":   "apply 1 is paused already -> paused",
-			"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
-			"start":   "! apply 1 is paused, so it cannot be started\n" + hintRelease,
-			"release": "apply 1 goes on, it is pending -> pending",
-			"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
-			"retry":   "nothing of apply 1 has failed -> paused",
-		},
-		"failure paused": {
-			"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> paused",
-			"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
-			"start":   "! apply 1 is paused, so it cannot be started\n" + hintRelease,
-			"release": "apply 1 goes on, it is degraded -> degraded",
-			"cancel":  "apply 1 is cancelled; 6 objects not reached, until SELECT reconciler.apply_release(1); -> failed",
-			"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
-		},
-		"stopping": {
-			"pause":   "! apply 1 is stopping, so it cannot be paused\n" + hintStart,
-			"stop":    "apply 1 is stopping already -> stopping",
-			"start":   "apply 1 goes on, it is running -> running",
-			"release": "! apply 1 is stopping, so it cannot be released\n" + hintStart,
-			"cancel":  "apply 1 is cancelled as soon as calls that are on their way have ended; 6 objects not reached, until SELECT reconciler.apply_release(1); -> stopping",
-			"retry":   "! apply 1 is stopping, so it cannot be tried again\n" + hintStart,
-		},
-		"stopped": {
-			"pause":   "! apply 1 is stopped, so it cannot be paused\n" + hintStart,
-			"stop":    "apply 1 is stopped already -> stopped",
-			"start":   "apply 1 goes on, it is pending -> pending",
-			"release": "! apply 1 is stopped, so it cannot be released\n" + hintStart,
-			"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
-			"retry":   "! apply 1 is stopped, so it cannot be tried again\n" + hintStart,
-		},
-		"cancelling": {
-			"pause":   "! apply 1 is stopping (being cancelled), so it cannot be paused\n" + hintEnds,
-			"stop":    "! apply 1 is stopping (being cancelled), so it cannot be stopped\n" + hintEnds,
-			"start":   "! apply 1 is stopping (being cancelled), so it cannot be started\n" + hintEnds,
-			"release": "! apply 1 is stopping (being cancelled), so it cannot be released\n" + hintEnds,
-			"cancel":  "apply 1 is cancelled already -> stopping",
-			"retry":   "! apply 1 is stopping (being cancelled), so it cannot be tried again\n" + hintEnds,
-		},
-		"completed": {
-			"pause":   "! apply 1 is completed, so it cannot be paused\n" + hintDone,
-			"stop":    "! apply 1 is completed, so it cannot be stopped\n" + hintDone,
-			"start":   "! apply 1 is completed, so it cannot be started\n" + hintDone,
-			"release": "apply 1 is completed and holds nothing -> completed",
-			"cancel":  "! apply 1 is completed, so it cannot be cancelled\n" + hintDone,
-			"retry":   "! apply 1 is completed, so it cannot be tried again\n" + hintDone,
-		},
-		"failed": {
-			"pause":   "! apply 1 is failed, so it cannot be paused\n" + hintFailed,
-			"stop":    "! apply 1 is failed, so it cannot be stopped\n" + hintFailed,
-			"start":   "! apply 1 is failed, so it cannot be started\n" + hintFailed,
-			"release": "6 objects of apply 1 follow their rows again -> failed",
-			"cancel":  "! apply 1 is failed, so it cannot be cancelled\n" + hintFailed,
-			"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
-		},
-		"cancelled": {
-			"pause":   "! apply 1 is cancelled, so it cannot be paused\n" + hintGone,
-			"stop":    "! apply 1 is cancelled, so it cannot be stopped\n" + hintGone,
-			"start":   "! apply 1 is cancelled, so it cannot be started\n" + hintGone,
-			"release": "9 objects of apply 1 follow their rows again -> cancelled",
-			"cancel":  "apply 1 is cancelled already -> cancelled",
-			"retry":   "! apply 1 is cancelled, so it cannot be tried again\n" + hintGone,
-		},
-	} {
+	for state, answers := range commandAnswers {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
 			db := newAppliesDB(t)

@@ -57,10 +57,11 @@ func (d appliesDB) silent(t *testing.T, sql string) {
 	require.Equal(t, "the next", first.Payload, sql)
 }
 
+const asked = "waiting, waiting for asia: its health is being asked"
+
 // C58: the next target starts when the former is completed and healthy.
 func TestApplyWaitsForHealth(t *testing.T) {
 	t.Parallel()
-	const asked = "waiting, waiting for asia: its health is being asked"
 
 	t.Run("UntilHealthy", func(t *testing.T) {
 		t.Parallel()
@@ -127,6 +128,11 @@ func TestApplyWaitsForHealth(t *testing.T) {
 		require.True(t, db.claim(t, "us"))
 		require.False(t, db.wanted(t, "asia"), "nothing is left that waits")
 	})
+}
+
+// C58, with soak times, waves and newer applies.
+func TestApplyWaitsForHealthInItsOrder(t *testing.T) {
+	t.Parallel()
 
 	t.Run("AtTheEndOfTheSoakTime", func(t *testing.T) {
 		t.Parallel()

@@ -67,7 +67,7 @@ func TestApplyTwoFinishersAtOnce(t *testing.T) {
 func TestApplyFinishersInACrowd(t *testing.T) {
 	t.Parallel()
 	db := newAppliesDB(t)
-	for round := range 15 {
+	for round := range 1000 {
 		id := db.roll(t, "'x', 'continue', 'parallel'")
 		targets := []string{"asia", "eu", "us"}
 		for _, target := range targets {
@@ -117,7 +117,7 @@ func TestApplyStopAfterClaim(t *testing.T) {
 func TestApplyStopAgainstClaim(t *testing.T) {
 	t.Parallel()
 	db := newAppliesDB(t)
-	for range 30 {
+	for range 1000 {
 		id := db.roll(t, "'x'")
 		var crowd sync.WaitGroup
 		crowd.Go(func() { db.Exec(t, claimSQL("asia")) })

@@ -26,6 +26,17 @@ func regions(t *testing.T) (w *world, asia, eu, us *place) {
 	return w, newPlace(), newPlace(), newPlace()
 }
 
+// startRegions starts a process with three targets, which get their objects.
+func (w *world) startRegions(asia, eu, us *place) *process {
+	w.t.Helper()
+	server := w.start(named("asia", asia), named("eu", eu), named("us", us))
+	us.eventually(w.t, map[string]string{"app/3": `["v1", null]`})
+	eu.eventually(w.t, map[string]string{"app/2": `["v1", null]`})
+	asia.eventually(w.t, map[string]string{"app/1": `["v1", null]`})
+	w.wait()
+	return server
+}
+
 func (w *world) apply(arguments, change string) {
 	w.t.Helper()
 	w.db.Exec(w.t, `BEGIN; SELECT reconciler.begin_apply(`+arguments+`); `+change+`; COMMIT`)
@@ -36,11 +47,7 @@ func (w *world) apply(arguments, change string) {
 func TestApplyRollsOverTheTargets(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
-	w.start(named("asia", asia), named("eu", eu), named("us", us))
-	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
-	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
-	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
-	w.wait()
+	w.startRegions(asia, eu, us)
 	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
 
 	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
@@ -70,11 +77,7 @@ func TestApplyRollsOverTheTargets(t *testing.T) {
 func TestApplyStopsAndStarts(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
-	w.start(named("asia", asia), named("eu", eu), named("us", us))
-	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
-	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
-	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
-	w.wait()
+	w.startRegions(asia, eu, us)
 	called, let := make(chan struct{}, 10), make(chan struct{})
 	asia.set(func(ctx context.Context, _ call) driver.Outcome {
 		called <- struct{}{}
@@ -107,11 +110,7 @@ func TestApplyStopsAndStarts(t *testing.T) {
 func TestApplyThatSomebodyHolds(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
-	w.start(named("asia", asia), named("eu", eu), named("us", us))
-	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
-	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
-	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
-	w.wait()
+	w.startRegions(asia, eu, us)
 	begun, release := asia.hang(t, "app/1")
 	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
 	<-begun
@@ -127,13 +126,11 @@ func TestApplyThatSomebodyHolds(t *testing.T) {
 	w.converged()
 }
 
-// Of an apply that is not open it is not known what it holds; what it has not changed goes on, and it does when it is open.
+// Of an apply that is not open it is not known what it holds. What it has not changed goes on; the rest does when it is open.
 func TestApplyThatIsNotOpenHoldsWhatItChanged(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
-	w.start(named("asia", asia), named("eu", eu), named("us", us))
-	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
-	w.wait()
+	w.startRegions(asia, eu, us)
 	person := w.begin()
 	w.in(person, `SELECT pg_advisory_xact_lock(reconciler.open_lock())`)
 	w.apply(`'release 2', strategy => 'waves', waves => '[["us"]]'`, `UPDATE apps SET image = 'v2'`)
@@ -199,11 +196,7 @@ func TestApplyOfBaseTables(t *testing.T) {
 func TestApplyGoesOnWithTheNextOwner(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
-	w.start(named("asia", asia), named("eu", eu), named("us", us))
-	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
-	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
-	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
-	w.wait()
+	w.startRegions(asia, eu, us)
 	eu.set(func(context.Context, call) driver.Outcome { return driver.RetryAfter(time.Hour, errors.New("not now")) })
 	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
 	w.settled("completed retrying waiting", `SELECT string_agg(phase, ' ' ORDER BY target) FROM reconciler.apply_targets`)
@@ -288,11 +281,7 @@ func TestApplyHoldsWhateverElseChanges(t *testing.T) {
 func TestApplyOfWhatIsThere(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
-	w.start(named("asia", asia), named("eu", eu), named("us", us))
-	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
-	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
-	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
-	w.wait()
+	w.startRegions(asia, eu, us)
 	made := func() (n [3]int) {
 		for i, p := range []*place{asia, eu, us} {
 			_, calls, _ := p.snapshot()
@@ -370,11 +359,7 @@ func TestApplyEventsAreHooks(t *testing.T) {
 func TestApplySeriesFollowARollout(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
-	first := w.start(named("asia", asia), named("eu", eu), named("us", us))
-	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
-	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
-	asia.eventually(t, map[string]string{"app/1": `["v1", null]`})
-	w.wait()
+	first := w.startRegions(asia, eu, us)
 	require.Equal(t, map[string]float64{}, w.applySeries())
 	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
 	w.apply(`'release 2', on_failure => 'pause'`, `UPDATE apps SET image = 'v2'`)
