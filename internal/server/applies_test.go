@@ -78,29 +78,22 @@ func TestApplyStopsAndStarts(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
 	w.startRegions(asia, eu, us)
-	called, let := make(chan struct{}, 10), make(chan struct{})
-	asia.set(func(ctx context.Context, _ call) driver.Outcome {
-		called <- struct{}{}
-		select {
-		case <-let:
-			return driver.Done()
-		case <-ctx.Done():
-			return driver.Backoff(ctx.Err())
-		}
-	})
-
+	begun, release := asia.hang(t, "app/1")
 	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
-	<-called
+	<-begun
 	w.db.Exec(t, `SELECT reconciler.apply_stop(1)`)
-	require.Equal(t, "stopping", w.text(`SELECT state FROM reconciler.applies`))
-	close(let)
-	w.settled("stopped", `SELECT state FROM reconciler.applies`)
+	// When the owner has begun with what comes after, it has looked at what is to stop.
+	w.apply(`'another', strategy => 'parallel'`, `INSERT INTO apps VALUES (4, 'asia', 'v1')`)
+	w.settled("completed", `SELECT state FROM reconciler.applies WHERE id = 2`)
+	require.Equal(t, "stopping", w.text(`SELECT state FROM reconciler.applies WHERE id = 1`))
+	release()
+	w.settled("stopped", `SELECT state FROM reconciler.applies WHERE id = 1`)
 	asia.set(nil)
 	_, calls, _ := eu.snapshot()
 	require.Len(t, calls, 1)
 
 	w.db.Exec(t, `SELECT reconciler.apply_start(1)`)
-	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	w.settled("completed", `SELECT state FROM reconciler.applies WHERE id = 1`)
 	us.eventually(t, map[string]string{"app/3": `["v2", null]`})
 	w.converged()
 }

@@ -32,6 +32,8 @@ const (
 	desiredRead = "internal/desired/read.go"
 	reloadFile  = "internal/driver/file/reload.go"
 	appliesSQL  = "db/migrations/00013_applies.sql"
+	turnFile    = "internal/apply/turn.go"
+	readFile    = "internal/desired/read.go"
 )
 
 // All lists every mutant.

@@ -42,4 +42,19 @@ var applies = []Mutant{
 		}},
 		Package: applyTests, Run: "^TestApplyTwoFinishersAtOnce$",
 	},
+	{
+		Name: "unopened-read", Invariant: "applies", Removed: "an object waits for the apply that has changed it to be open",
+		Edits:   []Edit{{readFile, `ELSE '{}' END)::text[]), true)"`, `ELSE '{}' END)::text[]) AND false, true)"`}},
+		Package: serverTests, Run: "^TestApplyThatIsNotOpenHoldsWhatItChanged$",
+	},
+	{
+		Name: "stop-confirmed-at-once", Invariant: "applies", Removed: "an operation has stopped when the calls that were on their way have ended",
+		Edits:   []Edit{{turnFile, "if o.queue.flyingFor(id) == 0 {", "if o.queue.flyingFor(id) >= 0 {"}},
+		Package: serverTests, Run: "^TestApplyStopsAndStarts$",
+	},
+	{
+		Name: "former-owners-forgotten", Invariant: "applies", Removed: "an owner takes over what a former one had begun",
+		Edits:   []Edit{{appliesSQL, "ELSIF o.is_open AND o.term IS DISTINCT FROM claim_operations.term THEN", "ELSIF false THEN"}},
+		Package: applyTests, Run: "^TestApplyTakeover$",
+	},
 }
