@@ -23,14 +23,20 @@ const (
 type docker struct{ client *client.Client }
 
 func newDocker(ctx context.Context) (*docker, error) {
-	ctx, cancel := context.WithTimeout(ctx, dockerTimeout)
-	defer cancel()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	prepareTestcontainers()
-	c, err := testcontainers.NewDockerClientWithOpts(ctx)
+	// Whether there is an engine it remembers for good, also when it was not given the time to see.
+	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
+	defer cancel()
+	c, err := testcontainers.NewDockerClientWithOpts(patient)
 	if err != nil {
 		return nil, err
 	}
 	d := &docker{client: c.Client}
+	ctx, cancel = context.WithTimeout(ctx, dockerTimeout)
+	defer cancel()
 	if _, err := d.client.Ping(ctx, client.PingOptions{}); err != nil {
 		d.close()
 		return nil, fmt.Errorf("no engine answers: %w", err)

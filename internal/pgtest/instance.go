@@ -51,6 +51,9 @@ type instance struct {
 	Dir     string `json:"dir"`
 	Port    int    `json:"port"`
 	Version int    `json:"version"` // major version
+	// Its end has been asked for. The engine may still be at it after who asked has given up: a server that answers can
+	// vanish at any moment then.
+	Ending bool `json:"ending,omitempty"`
 
 	Local     *local     `json:"local,omitempty"`
 	Container *container `json:"container,omitempty"`

@@ -92,7 +92,7 @@ func (l *local) destroy(ctx context.Context) error {
 	if err := l.stop(ctx, immediate); err == nil {
 		return nil
 	}
-	if !l.runs(ctx, pid) {
+	if !l.runs(context.WithoutCancel(ctx), pid) {
 		return nil
 	}
 	return syscall.Kill(pid, syscall.SIGKILL)

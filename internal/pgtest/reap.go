@@ -80,7 +80,7 @@ func reaperMain(dir string, linger time.Duration) int {
 			break
 		}
 	}
-	if err := reap(users, dir); err != nil {
+	if err := reap(context.Background(), users, dir); err != nil {
 		return 1 // The directory stays for the next sweep.
 	}
 	return 0
@@ -100,17 +100,21 @@ func lingered(users *os.File, linger time.Duration) (bool, error) {
 }
 
 // reap ends what runs in dir and removes it. The caller holds the exclusive lock on users.
-func reap(users *os.File, dir string) error {
+func reap(ctx context.Context, users *os.File, dir string) error {
 	if !isAt(users, filepath.Join(dir, usersLock)) {
 		return nil // A sweep was faster, and dir may be somebody else's by now.
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
 	defer cancel()
 	i, err := load(dir)
 	if err != nil {
 		return err
 	}
 	if i != nil {
+		i.Ending = true
+		if err := i.save(); err != nil {
+			return err
+		}
 		if err := i.engine().destroy(ctx); err != nil {
 			return err
 		}
@@ -136,11 +140,11 @@ func sweep(ctx context.Context, base, except string) {
 		if dir == except || ctx.Err() != nil {
 			continue
 		}
-		sweepOne(dir, entry)
+		sweepOne(ctx, dir, entry)
 	}
 }
 
-func sweepOne(dir string, entry os.DirEntry) {
+func sweepOne(ctx context.Context, dir string, entry os.DirEntry) {
 	users, err := os.OpenFile(filepath.Join(dir, usersLock), os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
 		if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > strayAge {
@@ -153,6 +157,6 @@ func sweepOne(dir string, entry os.DirEntry) {
 	}
 	defer users.Close()
 	if flock(users, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-		_ = reap(users, dir)
+		_ = reap(context.WithoutCancel(ctx), users, dir)
 	}
 }

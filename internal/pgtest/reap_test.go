@@ -166,10 +166,43 @@ func TestReapLeavesADirectoryThatIsSomebodyElsesByNow(t *testing.T) {
 	require.NoError(t, err)
 	defer current.Close()
 
-	require.NoError(t, reap(old, dir))
+	require.NoError(t, reap(t.Context(), old, dir))
 	require.True(t, isAt(current, filepath.Join(dir, usersLock)))
-	require.NoError(t, reap(current, dir))
+	require.NoError(t, reap(t.Context(), current, dir))
 	require.NoDirExists(t, dir)
+}
+
+// The engine goes on ending a server after the reaper has given up waiting for it: until then the server answers.
+func TestNobodyJoinsAServerWhoseReaperGaveUp(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(baseDir(), uniqueName("own"))
+	users, i, err := obtain(t.Context(), dir, 0)
+	require.NoError(t, err)
+	defer users.Close() // Its reaper ends what runs there then.
+	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"))
+
+	i.Ending = true
+	require.NoError(t, i.save())
+	i, err = findOrStart(t.Context(), dir, 0)
+	require.NoError(t, err)
+	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "another server")
+}
+
+func TestReaperThatGivesUpLeavesAMark(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "server")
+	users, err := join(dir)
+	require.NoError(t, err)
+	defer users.Close()
+	i := &instance{Dir: dir, Container: newContainer("none")}
+	require.NoError(t, i.save())
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	require.ErrorIs(t, reap(ended, users, dir), context.Canceled)
+	i, err = load(dir)
+	require.NoError(t, err)
+	require.True(t, i.Ending)
 }
 
 // A server's directory vanishes at once: whoever joined it while it was being emptied would lose what it makes there.
@@ -185,7 +218,7 @@ func TestNobodyJoinsADirectoryThatIsBeingRemoved(t *testing.T) {
 		require.NoError(t, os.WriteFile(filepath.Join(data, strconv.Itoa(i)), nil, 0o600))
 	}
 	gone := make(chan error)
-	go func() { gone <- errors.Join(reap(old, dir), old.Close()) }()
+	go func() { gone <- errors.Join(reap(t.Context(), old, dir), old.Close()) }()
 
 	require.Eventually(t, func() bool { return !isAt(old, filepath.Join(dir, usersLock)) }, reapTimeout, time.Microsecond)
 	current, err := join(dir)

@@ -81,10 +81,10 @@ func findOrStart(ctx context.Context, dir string, linger time.Duration) (_ *inst
 	if err != nil {
 		return nil, err
 	}
-	if i != nil && i.answers(ctx) {
+	if i != nil && !i.Ending && i.answers(ctx) {
 		return i, nil
 	}
-	if i != nil { // Crashed, or its process was killed while it started.
+	if i != nil { // Crashed, or its process was killed while it started, or a reaper gave up.
 		if err := i.clear(ctx); err != nil {
 			return nil, err
 		}
