@@ -124,13 +124,16 @@ func (a *app) applyResyncCommand() *cobra.Command {
 
 // onApply is onDatabase for a command whose one argument is the number of an apply.
 func (a *app) onApply(need cli.Need, fn func(ctx context.Context, s *cli.Session, id int64) error) func(*cobra.Command, []string) error {
-	return a.onDatabase(waitSession(need), func(ctx context.Context, s *cli.Session, args []string) error {
-		id, err := applyNumber(args[0])
-		if err != nil {
-			return err
+	var id int64
+	run := a.onDatabase(waitSession(need), func(ctx context.Context, s *cli.Session, _ []string) error { return fn(ctx, s, id) })
+	return func(cmd *cobra.Command, args []string) (err error) {
+		if len(args) == 1 { // run says how many there must be
+			if id, err = applyNumber(args[0]); err != nil {
+				return err
+			}
 		}
-		return fn(ctx, s, id)
-	})
+		return run(cmd, args)
+	}
 }
 
 func (a *app) applyListCommand() *cobra.Command {

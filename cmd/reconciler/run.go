@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -37,7 +38,13 @@ func (a *app) runCommand() *cobra.Command {
 	return cmd
 }
 
+// ballast is heap that nobody touches, so it takes no memory, but counts when Go decides to collect garbage: after so much was
+// allocated, and not after the few MB that live here. Without it a third of the processor time under load is spent on that.
+const ballast = 16 << 20
+
 func (a *app) run(cmd *cobra.Command) error {
+	heap := make([]byte, ballast)
+	defer runtime.KeepAlive(heap)
 	ctx := cmd.Context()
 	logger := slog.New(slog.DiscardHandler)
 	if known, err := config.Load(a.loadOptions()); err == nil {

@@ -5,10 +5,12 @@
 -- +goose StatementBegin
 -- covering_revision is the newest revision if every outbox row that this snapshot sees belongs to one; NULL if not.
 -- Between the transactions in progress it looks for one row at a time, with ORDER BY and LIMIT: the rows of one that is
--- open, maybe millions, are not even touched, and no plan on a young table can turn into a scan.
+-- open, maybe millions, are not even touched. Nor does a plan of the time when the outbox was empty, which the session that
+-- waits has kept, turn into a scan of all of it.
 CREATE FUNCTION reconciler.covering_revision(seen pg_snapshot) RETURNS bigint
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    WITH newest AS MATERIALIZED (
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
+BEGIN
+    RETURN (WITH newest AS MATERIALIZED (
         SELECT k.revision, k.snapshot, pg_snapshot_xmax(k.snapshot) AS xmax FROM reconciler.ticks k ORDER BY k.revision DESC LIMIT 1
     ), gaps AS MATERIALIZED (
         SELECT coalesce(lag(e) OVER (ORDER BY e), '0') AS above, e AS below
@@ -23,7 +25,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT FROM newest n CROSS JOIN LATERAL pg_snapshot_xip(n.snapshot) AS late
         CROSS JOIN LATERAL (SELECT FROM reconciler.outbox o WHERE o.xid = late ORDER BY o.xid, o.seq LIMIT 1) AS found
         WHERE pg_visible_in_snapshot(late, seen)
-    )
+    ));
+END
 $$;
 
 -- awaited says whether wait() waits for a sync: one of the interval is only a check; one that a person asked for counts
@@ -34,8 +37,9 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT s.reas
 -- still_moving says whether waiting can help: something that is to be applied up to a revision is on its way.
 -- An object that was applied at that revision or later, and changed again since, is not waited for.
 CREATE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked_at timestamptz) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT EXISTS (
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+BEGIN
+    RETURN EXISTS (
         SELECT FROM reconciler.targets t
         WHERE t.configured AND (only_target IS NULL OR t.name = only_target) AND (
             t.cursor_revision IS NULL OR t.cursor_revision < still_moving.revision
@@ -44,7 +48,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                 EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
                         AND (l.applied_revision < still_moving.revision OR l.desired_revision <= still_moving.revision OR l.applied_revision IS NULL))
                 OR EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by NOT IN ('pause', 'guard')
-                        AND (l.held_by <> 'gate' OR reconciler.gate_moves(l))))))
+                        AND (l.held_by <> 'gate' OR reconciler.gate_moves(l))))));
+END
 $$;
 
 -- wanting is the name of a resource with a running row that names this target; NULL for none. A resource whose rows
@@ -101,7 +106,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- wait_for is wait(), whose columns have the names of its arguments, which PL/pgSQL does not take. Every statement of
--- a VOLATILE function sees what was committed before it, so that it can wait.
+-- a VOLATILE function sees what was committed before it, so that it can wait. It looks again when it has waited for another
+-- tenth of the time so far: after 20 ms at first, and after 200 ms in the end.
 CREATE FUNCTION reconciler.wait_for(timeout interval, only_target text)
 RETURNS TABLE (target text, resource text, key text, state text, reason text, timed_out boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -133,7 +139,7 @@ BEGIN
             EXIT WHEN NOT moving;
         END IF;
         EXIT WHEN late;
-        PERFORM pg_sleep(least(0.02, extract(epoch FROM deadline - clock_timestamp())));
+        PERFORM pg_sleep(least(0.2, greatest(0.02, extract(epoch FROM clock_timestamp() - asked_at) / 10), extract(epoch FROM deadline - clock_timestamp())));
     END LOOP;
     IF upto IS NULL OR NOT expanded THEN
         RETURN QUERY SELECT only_target, NULL, NULL, 'unread', CASE WHEN upto IS NULL THEN 'changes committed before the call have no revision yet. '

@@ -328,18 +328,22 @@ BEGIN
 END
 $$;
 
--- wave_of is the number of the wave that a target is in; those that no wave names come last, together.
+-- wave_of is the number of the wave that a target is in; those that no wave names come last, together. (In SQL it and the next
+-- one would be parsed and planned for each statement that calls them; that was a third of the time to open an apply.)
 CREATE FUNCTION reconciler.wave_of(waves jsonb, target text) RETURNS integer
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce((SELECT w.n::integer FROM jsonb_array_elements(waves) WITH ORDINALITY AS w(names, n) WHERE w.names ? target), coalesce(jsonb_array_length(waves), 0) + 1)
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN coalesce((SELECT w.n::integer FROM jsonb_array_elements(waves) WITH ORDINALITY AS w(names, n) WHERE w.names ? target), coalesce(jsonb_array_length(waves), 0) + 1);
+END
 $$;
 
 -- derive_apply is the state of an apply: from how many of its operations are in which state, and what people want of it.
 -- troubled: a task has failed. Everything that shows or stores a state has it from here.
 CREATE FUNCTION reconciler.derive_apply(pending bigint, running bigint, stopping bigint, stopped bigint, completed bigint, failed bigint, halted bigint, cancelled bigint,
     troubled boolean, on_failure text, wish text, released boolean) RETURNS text
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE
         WHEN pending + running + stopping + stopped = 0 THEN CASE WHEN failed + halted > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'completed' END
         WHEN wish IN ('stop', 'cancel') THEN CASE WHEN wish = 'cancel' OR pending + running + stopping > 0 THEN 'stopping' ELSE 'stopped' END
         WHEN running > 0 THEN CASE WHEN troubled OR failed > 0 THEN 'degraded' ELSE 'running' END
@@ -349,7 +353,8 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
             WHEN stopped + completed + failed + halted + cancelled = 0 THEN 'pending'
             WHEN troubled OR failed > 0 THEN 'degraded'
             ELSE 'running' END
-        ELSE 'stopped' END
+        ELSE 'stopped' END;
+END
 $$;
 
 -- health_after is when the health of an operation's target must have been asked for at the earliest, so that the answer
@@ -705,8 +710,8 @@ BEGIN
                   WHERE k.target_id = x.target_id AND k.resource_id = x.resource_id AND k.key = x.key AND k.governs AND k.operation_id <> o.id LIMIT 1) AS g ON true) AS y
         ORDER BY y.operation_id, y.resource_id, y.key
         ON CONFLICT ON CONSTRAINT tasks_pkey DO UPDATE SET seq = greatest(k.seq, excluded.seq);
-        UPDATE reconciler.applies x SET opened_xid = upto.xid, opened_seq = upto.seq WHERE x.id = a.id;
         IF upto.rows >= max_rows THEN
+            UPDATE reconciler.applies x SET opened_xid = upto.xid, opened_seq = upto.seq WHERE x.id = a.id;
             RETURN false;
         END IF;
     END IF;
@@ -717,7 +722,7 @@ BEGIN
               count(*) FILTER (WHERE k.state = 'failed') AS failed, min(k.error) AS error FROM reconciler.tasks k WHERE k.operation_id = p.id) AS t
           WHERE p.apply_id = a.id) AS c
     WHERE o.id = c.id;
-    UPDATE reconciler.applies x SET opened_at = clock_timestamp() WHERE x.id = a.id;
+    UPDATE reconciler.applies x SET opened_at = clock_timestamp(), opened_xid = coalesce(upto.xid, x.opened_xid), opened_seq = coalesce(upto.seq, x.opened_seq) WHERE x.id = a.id;
     PERFORM reconciler.note_apply(a.id, 'open');
     PERFORM reconciler.settle_operations(ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id));
     PERFORM reconciler.refresh_apply(a.id);
@@ -727,8 +732,9 @@ $$;
 
 -- open_applies opens applies one after the other until patience is over, in one transaction, which is what an apply costs
 -- most. It says how many are open, from the first one on; the next one is in somebody's way, is large, or is to come.
+-- Every lookup is by key, so plans that are made once serve small applies and large ones, and to make one takes longer than to use it.
 CREATE FUNCTION reconciler.open_applies(owner uuid, term bigint, apply_ids bigint[], revision bigint, max_rows integer, patience interval) RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     until timestamptz := clock_timestamp() + patience;
     opened integer := 0;
@@ -743,32 +749,31 @@ $$;
 
 -- supersede takes objects from older applies, which the caller holds: a newer one has changed them. What these were to bring
 -- there goes with it.
+--
+-- One task after the other, by its key: where nearly no task governed anything when the table was analyzed, the planner would
+-- read all that do for each of these.
 CREATE FUNCTION reconciler.supersede(apply_ids bigint[], target_ids integer[], resource_ids integer[], keys text[], seqs bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
-    operation_ids bigint[];
-    older bigint;
+    lost      record;
+    pending   bigint[] := '{}'; -- the operation of each
+    cancelled bigint[] := '{}';
+    older     bigint;
 BEGIN
-    -- Two statements: only pending tasks are counted, and RETURNING does not know what a row was.
-    WITH lost AS (
-        UPDATE reconciler.tasks k SET state = 'superseded', governs = false, settled_at = clock_timestamp()
-        FROM unnest(supersede.target_ids, supersede.resource_ids, supersede.keys, supersede.seqs) AS n(target_id, resource_id, key, seq)
-        WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.state = 'pending' AND k.seq < n.seq
-          AND EXISTS (SELECT FROM reconciler.operations o WHERE o.id = k.operation_id AND o.apply_id = ANY (apply_ids))
-        RETURNING k.operation_id
-    ), counted AS (
-        UPDATE reconciler.operations o SET superseded = o.superseded + l.n FROM (SELECT x.operation_id, count(*) AS n FROM lost x GROUP BY 1) AS l
-        WHERE o.id = l.operation_id RETURNING o.id
-    )
-    SELECT coalesce(array_agg(c.id), '{}') INTO operation_ids FROM counted c;
-    WITH lost AS (
-        UPDATE reconciler.tasks k SET governs = false
-        FROM unnest(supersede.target_ids, supersede.resource_ids, supersede.keys, supersede.seqs) AS n(target_id, resource_id, key, seq)
-        WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.state = 'cancelled' AND k.seq < n.seq
-        RETURNING k.operation_id
-    )
-    SELECT operation_ids || coalesce(array_agg(DISTINCT l.operation_id), '{}') INTO operation_ids FROM lost l;
-    PERFORM reconciler.settle_operations(operation_ids);
+    FOR lost IN SELECT g.* FROM unnest(supersede.target_ids, supersede.resource_ids, supersede.keys, supersede.seqs) AS n(target_id, resource_id, key, seq)
+            CROSS JOIN LATERAL (SELECT k.operation_id, k.resource_id, k.key, k.state FROM reconciler.tasks k
+                WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.seq < n.seq LIMIT 1) AS g
+            JOIN reconciler.operations o ON o.id = g.operation_id WHERE o.apply_id = ANY (apply_ids) LOOP
+        UPDATE reconciler.tasks k SET state = CASE k.state WHEN 'pending' THEN 'superseded' ELSE k.state END, governs = false, settled_at = coalesce(k.settled_at, clock_timestamp())
+        WHERE k.operation_id = lost.operation_id AND k.resource_id = lost.resource_id AND k.key = lost.key;
+        IF lost.state = 'pending' THEN
+            pending := pending || lost.operation_id;
+        ELSE
+            cancelled := cancelled || lost.operation_id;
+        END IF;
+    END LOOP;
+    UPDATE reconciler.operations o SET superseded = o.superseded + l.n FROM (SELECT x AS operation_id, count(*) AS n FROM unnest(pending) AS x GROUP BY 1) AS l WHERE o.id = l.operation_id;
+    PERFORM reconciler.settle_operations(ARRAY(SELECT DISTINCT x FROM unnest(pending || cancelled) AS x));
     FOREACH older IN ARRAY ARRAY(SELECT x FROM unnest(apply_ids) AS x ORDER BY x) LOOP
         PERFORM reconciler.refresh_apply(older);
     END LOOP;
@@ -794,32 +799,58 @@ BEGIN
 END
 $$;
 
+-- turns says for which targets of a process an apply may have something to do now: a gate to open, calls to end, what a former
+-- owner had opened; or whose health it waits for. It is asked whenever an apply changes: of many targets most wait for others, and
+-- need not ask one by one.
+CREATE FUNCTION reconciler.turns(owner uuid) RETURNS TABLE (target_id integer, turn boolean, health boolean)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY WITH asked AS (
+        SELECT t.id, EXISTS (SELECT FROM reconciler.operations o JOIN reconciler.applies a ON a.id = o.apply_id WHERE o.target_id = t.id AND NOT o.done
+                AND (o.state = 'stopping' OR o.is_open AND o.term IS DISTINCT FROM t.term OR o.state = 'pending' AND a.opened_at IS NOT NULL
+                    AND (a.strategy = 'parallel' OR NOT EXISTS (SELECT FROM reconciler.operations p
+                        WHERE p.apply_id = o.apply_id AND p.ordinal < o.ordinal AND p.state NOT IN ('completed', 'failed', 'cancelled'))))) AS turn,
+            CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END AS health
+        FROM reconciler.targets t WHERE t.owner = turns.owner
+    )
+    SELECT k.id, k.turn, k.health FROM asked k WHERE k.turn OR k.health;
+END
+$$;
+
 -- claim_operations opens the gates of a target whose turn has come, and takes over what a former owner had opened. It says
 -- which operations' objects are to be put into the queue now (each is said once in a term), for which an owner has to confirm
--- that nothing is under way, and after how many seconds to ask again (negative: when somebody says so). An apply that
--- somebody holds is left for the next time: a person's open transaction must not stop the target.
-CREATE FUNCTION reconciler.claim_operations(target_id integer, owner uuid, term bigint, patience interval) RETURNS TABLE (operation_ids bigint[], stopping_ids bigint[], again double precision)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- that nothing is under way, and after how many seconds to ask again (negative: when somebody says so). busy: somebody holds
+-- an apply that has something to do here. It is left for the next time: a person's open transaction must not stop the target.
+CREATE FUNCTION reconciler.claim_operations(target_id integer, owner uuid, term bigint, patience interval)
+RETURNS TABLE (operation_ids bigint[], stopping_ids bigint[], again double precision, busy boolean)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-    candidate bigint;
     a reconciler.applies;
     o reconciler.operations;
     w record;
     soonest timestamptz;
 BEGIN
     PERFORM reconciler.fence(claim_operations.target_id, claim_operations.owner, claim_operations.term);
-    operation_ids := '{}'; stopping_ids := '{}';
-    -- Only what there may be something to do for: of many that are under way most are open, and known to be.
-    FOR candidate IN SELECT x.apply_id FROM reconciler.operations x WHERE x.target_id = claim_operations.target_id AND NOT x.done
-            AND (x.state IN ('pending', 'stopping') OR x.is_open AND x.term IS DISTINCT FROM claim_operations.term) ORDER BY x.apply_id LOOP
-        SELECT * INTO a FROM reconciler.applies x WHERE x.id = candidate FOR NO KEY UPDATE SKIP LOCKED;
+    operation_ids := '{}'; stopping_ids := '{}'; busy := false;
+    -- Only what there may be something to do for: of many that are under way most are open, and known to be, or stand behind
+    -- one that has not ended. Those leave the apply's row to the ones whose turn it is.
+    FOR o IN SELECT x.* FROM reconciler.operations x JOIN reconciler.applies y ON y.id = x.apply_id WHERE x.target_id = claim_operations.target_id AND NOT x.done
+            AND (x.state = 'stopping' OR x.is_open AND x.term IS DISTINCT FROM claim_operations.term OR x.state = 'pending' AND y.opened_at IS NOT NULL
+                AND (y.strategy = 'parallel' OR NOT EXISTS (SELECT FROM reconciler.operations p
+                    WHERE p.apply_id = x.apply_id AND p.ordinal < x.ordinal AND p.state NOT IN ('completed', 'failed', 'cancelled')))) ORDER BY x.apply_id LOOP
+        IF o.state = 'stopping' THEN
+            stopping_ids := stopping_ids || o.id;
+            CONTINUE;
+        END IF;
+        SELECT * INTO a FROM reconciler.applies x WHERE x.id = o.apply_id FOR NO KEY UPDATE SKIP LOCKED;
         IF NOT FOUND THEN
-            soonest := least(soonest, clock_timestamp() + interval '0.2 seconds');
+            busy := true;
             CONTINUE;
         END IF;
         -- A statement of its own, after the lock: a stop that came first is seen.
-        SELECT * INTO o FROM reconciler.operations x WHERE x.apply_id = a.id AND x.target_id = claim_operations.target_id;
+        SELECT * INTO o FROM reconciler.operations x WHERE x.id = o.id;
         IF o.state = 'pending' THEN
             SELECT * INTO w FROM reconciler.waiting(a, o, reconciler.front(a));
             IF w.phase = 'next' THEN
@@ -832,8 +863,6 @@ BEGIN
             ELSE
                 soonest := least(soonest, w.until);
             END IF;
-        ELSIF o.state = 'stopping' THEN
-            stopping_ids := stopping_ids || o.id;
         ELSIF o.is_open AND o.term IS DISTINCT FROM claim_operations.term THEN
             -- A former owner's; or retried or released while it was open, which takes the term away.
             UPDATE reconciler.operations x SET term = claim_operations.term WHERE x.id = o.id;
@@ -854,7 +883,8 @@ BEGIN
         attempts = CASE WHEN fresh THEN 0 ELSE l.attempts END, failed_hash = CASE WHEN fresh THEN NULL ELSE l.failed_hash END
     FROM reconciler.tasks k
     WHERE k.operation_id = let_go.operation_id AND k.governs AND l.target_id = k.target_id AND l.resource_id = k.resource_id AND l.key = k.key
-      AND (l.state = 'held' AND l.held_by = 'gate' OR fresh AND l.state IN ('failing', 'blocked'));
+      -- As text, of which the planner knows nothing: it would look at all that is not applied for each.
+      AND (l.state::text = 'held' AND l.held_by = 'gate' OR fresh AND l.state::text IN ('failing', 'blocked'));
 END
 $$;
 
@@ -902,6 +932,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms
 DECLARE
     apply_ids bigint[];
     news      record;
+    followed  boolean := false;
     one       bigint;
 BEGIN
     PERFORM reconciler.fence(settle_tasks.target_id, settle_tasks.owner, settle_tasks.term);
@@ -927,10 +958,13 @@ BEGIN
     )
     SELECT coalesce(sum(c.fresh), 0)::bigint AS completed, coalesce(sum(c.lost), 0)::bigint AS failed, coalesce(bool_or(c.pending = 0), false) AS settled INTO news FROM counted c;
     -- What was cancelled and let go has followed its row now.
-    UPDATE reconciler.tasks k SET governs = false
-    FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts) AS n(operation_id, resource_id, key, verdict)
-    WHERE k.operation_id = n.operation_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.state = 'cancelled' AND k.governs AND n.verdict <> 'attempt';
-    IF FOUND OR news.settled THEN
+    IF EXISTS (SELECT FROM reconciler.operations o WHERE o.id = ANY (settle_tasks.operation_ids) AND o.cancelled > 0) THEN
+        UPDATE reconciler.tasks k SET governs = false
+        FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts) AS n(operation_id, resource_id, key, verdict)
+        WHERE k.operation_id = n.operation_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.state = 'cancelled' AND k.governs AND n.verdict <> 'attempt';
+        followed := FOUND;
+    END IF;
+    IF followed OR news.settled THEN
         PERFORM reconciler.settle_operations(ARRAY(SELECT DISTINCT x FROM unnest(settle_tasks.operation_ids) AS x));
     END IF;
     IF news.failed > 0 OR news.settled THEN
@@ -986,6 +1020,7 @@ COMMENT ON FUNCTION reconciler.open_applies IS 'Internal: the leader opens sever
 COMMENT ON FUNCTION reconciler.open_apply IS 'Internal: the leader writes down operations and tasks of an apply.';
 COMMENT ON FUNCTION reconciler.supersede IS 'Internal: takes objects from older applies.';
 COMMENT ON FUNCTION reconciler.fail_apply IS 'Internal: gives up an apply that cannot be opened.';
+COMMENT ON FUNCTION reconciler.turns IS 'Internal: targets of a process that may have something to do for an apply.';
 COMMENT ON FUNCTION reconciler.claim_operations IS 'Internal: an owner opens the gates whose turn has come.';
 COMMENT ON FUNCTION reconciler.let_go IS 'Internal: ends the hold of an operation''s objects.';
 COMMENT ON FUNCTION reconciler.confirm_stops IS 'Internal: an owner says that nothing of an operation is under way any more.';
@@ -1057,8 +1092,10 @@ BEGIN
     ELSIF a.opened_at IS NULL THEN
         RETURN concat_ws(' ', 'Wait: the leader is writing down its objects.', reconciler.leader_text());
     END IF;
-    SELECT o.target, w.phase, w.detail INTO one FROM reconciler.operations o CROSS JOIN LATERAL reconciler.waiting(a, o, reconciler.front(a)) AS w
-    WHERE o.apply_id = a.id AND o.completed_at IS NULL ORDER BY o.state <> 'running', o.ordinal, o.target LIMIT 1;
+    -- The first is chosen before it is asked what it waits for: there may be thousands.
+    SELECT (f.o).target, w.phase, w.detail INTO one
+    FROM (SELECT o FROM reconciler.operations o WHERE o.apply_id = a.id AND o.completed_at IS NULL ORDER BY o.state <> 'running', o.ordinal, o.target LIMIT 1) AS f
+    CROSS JOIN LATERAL reconciler.waiting(a, f.o, reconciler.front(a)) AS w;
     -- What is waited for says itself what it is; how far something is does not.
     RETURN format('Wait: %s: %s%s.', one.target, CASE one.phase WHEN 'running' THEN 'running, ' ELSE '' END, rtrim(one.detail, '.'));
 END
@@ -1306,10 +1343,12 @@ $$;
 
 -- gate_moves says whether an object that an apply holds may be let go without a person.
 CREATE OR REPLACE FUNCTION reconciler.gate_moves(l reconciler.ledger) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT NOT EXISTS (SELECT FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id JOIN reconciler.applies a ON a.id = o.apply_id
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN NOT EXISTS (SELECT FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id JOIN reconciler.applies a ON a.id = o.apply_id
         WHERE k.target_id = l.target_id AND k.resource_id = l.resource_id AND k.key = l.key AND k.governs AND NOT o.is_open
-          AND (a.completed_at IS NOT NULL OR a.state IN ('paused', 'stopped')))
+          AND (a.completed_at IS NOT NULL OR a.state IN ('paused', 'stopped')));
+END
 $$;
 -- +goose StatementEnd
 
@@ -1332,7 +1371,7 @@ DROP VIEW reconciler.apply_tasks, reconciler.apply_targets, reconciler.apply_sta
 DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
-    reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.fail_apply, reconciler.supersede,
+    reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.turns, reconciler.fail_apply, reconciler.supersede,
     reconciler.unopened_keys, reconciler.open_applies, reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
     reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_text, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;

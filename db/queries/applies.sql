@@ -23,8 +23,15 @@ SELECT reconciler.forget_applies(sqlc.arg(older_than)::interval, sqlc.arg(most):
 -- How many applies that have not ended are in each state.
 SELECT state, count(*) AS applies FROM reconciler.applies WHERE completed_at IS NULL GROUP BY state;
 
+-- name: UnopenedKeys :one
+-- Objects of a resource that applies have changed which are not open yet; or everything, perhaps.
+SELECT (u.keys IS NULL)::boolean AS everything, coalesce(u.keys, '{}')::text[] AS keys FROM (SELECT reconciler.unopened_keys(sqlc.arg(resource_id)::int) AS keys OFFSET 0) AS u;
+
+-- name: TargetsWithTurn :many
+SELECT t.target_id::int AS target_id, t.turn::boolean AS turn, t.health::boolean AS health FROM reconciler.turns(sqlc.arg(owner)::uuid) AS t;
+
 -- name: OperationsClaim :one
-SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again
+SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again, c.busy::boolean AS busy
 FROM reconciler.claim_operations(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(patience)::interval) AS c;
 
 -- name: StopsConfirm :exec

@@ -24,14 +24,15 @@ SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (S
 SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(parked_by)::text, sqlc.arg(allow)::boolean)::bigint AS decided;
 
 -- name: LedgerDue :many
-SELECT resource_id, key FROM reconciler.ledger
-WHERE target_id = $1 AND state IN ('pending', 'failing') AND next_attempt_at <= clock_timestamp()
-ORDER BY next_attempt_at LIMIT sqlc.arg(max_rows)::int;
-
--- name: LedgerNextDue :one
--- Seconds until the next object is due that is not due yet; a day when there is none.
-SELECT coalesce((SELECT extract(epoch FROM next_attempt_at - clock_timestamp()) FROM reconciler.ledger
-    WHERE target_id = $1 AND state IN ('pending', 'failing') AND next_attempt_at > clock_timestamp() ORDER BY next_attempt_at LIMIT 1), 86400)::float8 AS seconds;
+-- What is due, oldest first, and the object that is due next, which alone has seconds until then. Both are of one moment:
+-- nothing becomes due between two looks and waits for the one after.
+(SELECT resource_id, key, 0::float8 AS seconds FROM reconciler.ledger
+WHERE target_id = sqlc.arg(target_id)::int AND state IN ('pending', 'failing') AND next_attempt_at <= statement_timestamp()
+ORDER BY next_attempt_at LIMIT sqlc.arg(max_rows)::int)
+UNION ALL
+(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 FROM reconciler.ledger
+WHERE target_id = sqlc.arg(target_id)::int AND state IN ('pending', 'failing') AND next_attempt_at > statement_timestamp()
+ORDER BY next_attempt_at LIMIT 1);
 
 -- name: LedgerTakeOver :execrows
 -- What a former owner had in hand is due at once.

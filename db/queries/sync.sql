@@ -99,13 +99,13 @@ SELECT sqlc.arg(target_id)::int, sqlc.arg(resource_id)::int, k.key, k.kind, sqlc
 FROM (SELECT unnest(sqlc.arg(keys)::text[]) AS key, unnest(sqlc.arg(kinds)::text[]) AS kind) AS k
 ON CONFLICT (target_id, resource_id, key) DO UPDATE SET kind = excluded.kind, sync_id = excluded.sync_id, found_at = clock_timestamp();
 
--- name: CursorCovers :one
--- Whether a target's cursor has passed every outbox row that was visible at a snapshot.
-SELECT (t.cursor_snapshot IS NOT NULL
-    AND NOT EXISTS (SELECT FROM reconciler.outbox o WHERE o.xid >= pg_snapshot_xmax(t.cursor_snapshot) AND pg_visible_in_snapshot(o.xid, sqlc.arg(snapshot)::text::pg_snapshot))
-    AND NOT EXISTS (SELECT FROM reconciler.outbox o WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip(t.cursor_snapshot))) AND pg_visible_in_snapshot(o.xid, sqlc.arg(snapshot)::text::pg_snapshot))
-)::boolean AS covers
-FROM reconciler.targets t WHERE t.id = sqlc.arg(target_id)::int;
+-- name: CoveringRevision :one
+-- A revision to which everything belongs that a snapshot sees; -1: there is none yet.
+SELECT coalesce(reconciler.covering_revision(sqlc.arg(snapshot)::text::pg_snapshot), -1)::bigint AS revision;
+
+-- name: CursorPassed :one
+-- Whether a target's cursor has come to a revision.
+SELECT coalesce(t.cursor_revision >= sqlc.arg(revision)::bigint, false)::boolean AS passed FROM reconciler.targets t WHERE t.id = sqlc.arg(target_id)::int;
 
 -- name: TargetMarkClean :execrows
 UPDATE reconciler.targets SET clean = true WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;

@@ -181,7 +181,7 @@ func TestApplyTakeover(t *testing.T) {
 func TestApplyBeginLocksNothing(t *testing.T) {
 	t.Parallel()
 	db := newAppliesDB(t)
-	db.Exec(t, "ALTER DATABASE "+pgx.Identifier{db.line(t, "SELECT current_database()")}.Sanitize()+" SET lock_timeout = '1ms'")
+	db.Exec(t, "ALTER DATABASE "+pgx.Identifier{db.line(t, "SELECT current_database()")}.Sanitize()+" SET lock_timeout = '2s'")
 	first := db.inTx(t, "SELECT reconciler.begin_apply('one'); UPDATE public.deployments SET image = 'app:2' WHERE id = 1")
 	second := db.inTx(t, "SELECT reconciler.begin_apply('two'); UPDATE public.deployments SET image = 'app:2' WHERE id = 2")
 	require.NoError(t, second.Commit(t.Context()))

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -99,6 +100,9 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 	if resource == nil { // untracked meanwhile: nobody wants to know
 		return o.settleAll(ctx, items)
 	}
+	if items, err = o.ready(ctx, id, items); err != nil || len(items) == 0 {
+		return err
+	}
 	keys := make([]string, len(items))
 	for i, it := range items {
 		keys[i] = it.Key
@@ -144,6 +148,34 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		o.queue.allowProbe() // an object that needs no call is no probe
 	}
 	return o.hand(ctx, calls)
+}
+
+// ready returns the objects of a resource that do not wait any more, as far as is known, for an apply to be open. Those that
+// were postponed for that and still do are so once more. What is asked here for all of them costs less than to read each.
+func (o *Owner) ready(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
+	if !slices.ContainsFunc(items, func(it *Item) bool { return it.rests > 0 }) {
+		return items, nil
+	}
+	unopened, err := o.queries.UnopenedKeys(ctx, resourceID)
+	if err != nil {
+		return nil, fmt.Errorf("ask which objects of target %s wait for an apply to be open: %w", o.cfg.Name, database.Explain(err))
+	}
+	waits := make(map[string]bool, len(unopened.Keys))
+	for _, key := range unopened.Keys {
+		waits[key] = true
+	}
+	var ready, waiting []*Item
+	for _, it := range items {
+		if it.rests > 0 && (unopened.Everything || waits[it.Key]) {
+			waiting = append(waiting, it)
+		} else {
+			ready = append(ready, it)
+		}
+	}
+	if len(waiting) > 0 {
+		o.queue.postpone(waiting, openedAgain)
+	}
+	return ready, nil
 }
 
 func (o *Owner) look(it *Item, row desired.Row, now int64) look {

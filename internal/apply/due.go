@@ -88,20 +88,22 @@ func (o *Owner) enqueueDue(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read due objects of target %s: %w", o.cfg.Name, err)
 	}
+	wait, due := dueEvery, 0
 	for _, row := range rows {
+		if row.Seconds > 0 {
+			wait = min(dueEvery, time.Duration(row.Seconds*float64(time.Second)))
+			continue
+		}
+		due++
 		it := &Item{ObjectID: ObjectID{ResourceID: row.ResourceID, Key: row.Key}, Lane: LaneSync, Due: true, Force: !o.clean.Load()}
 		if err := o.queue.push(ctx, it); err != nil {
 			return 0, err
 		}
 	}
-	if len(rows) == dueRows {
+	if due == dueRows {
 		return dueAgain, nil
 	}
-	seconds, err := o.queries.LedgerNextDue(ctx, o.cfg.Grant.ID)
-	if err != nil {
-		return 0, fmt.Errorf("read when objects of target %s are due: %w", o.cfg.Name, err)
-	}
-	return min(dueEvery, time.Duration(seconds*float64(time.Second))), nil
+	return wait, nil
 }
 
 // probe tries a target that is taken to be down, with growing pauses: by the driver's own check where it has one, else

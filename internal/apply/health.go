@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/database"
@@ -36,6 +37,7 @@ func (o *Owner) watchHealth(ctx context.Context) error {
 	}
 	timer, asking := time.NewTimer(0), true // a former owner may have left an apply that waits
 	defer timer.Stop()
+	answer := "" // the last one: why it is not healthy
 	for {
 		select {
 		case <-ctx.Done():
@@ -46,40 +48,54 @@ func (o *Owner) watchHealth(ctx context.Context) error {
 			}
 		case <-timer.C:
 		}
-		var err error
-		if asking, err = o.askHealth(ctx, reporter); err != nil {
+		asked, unhealthy, err := o.askHealth(ctx, reporter)
+		if err != nil {
 			return err
 		}
-		if asking {
+		if asking = asked; asking {
+			o.tellHealth(answer, unhealthy)
+			answer = unhealthy
 			timer.Reset(healthEvery - rand.N(healthEvery/10))
 		}
 	}
 }
 
 // askHealth asks once, if an apply waits, and records the answer; asked reports whether it did. When it was asked is what
-// the database's clock says before.
-func (o *Owner) askHealth(ctx context.Context, reporter driver.HealthReporter) (asked bool, err error) {
+// the database's clock says before. unhealthy says why it is not, "" that it is.
+func (o *Owner) askHealth(ctx context.Context, reporter driver.HealthReporter) (asked bool, unhealthy string, err error) {
 	row, err := o.queries.TargetHealthWanted(ctx, o.cfg.Grant.ID)
 	if err != nil {
-		return false, fmt.Errorf("ask whether an apply waits for target %s: %w", o.cfg.Name, database.Explain(err))
+		return false, "", fmt.Errorf("ask whether an apply waits for target %s: %w", o.cfg.Name, database.Explain(err))
 	}
 	if !row.Wanted {
-		return false, nil
+		return false, "", nil
 	}
-	unhealthy := ""
 	if err := o.callHealth(ctx, reporter); err != nil {
 		unhealthy = cmp.Or(clip(err.Error()), "the driver gave no reason")
 	}
 	if ctx.Err() != nil {
-		return false, nil // cut short: that says nothing
+		return false, "", nil // cut short: that says nothing
 	}
 	err = o.queries.TargetHealthRecord(ctx, store.TargetHealthRecordParams{
 		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, AskedAt: row.Now, Unhealthy: unhealthy,
 	})
 	if err != nil {
-		return false, fmt.Errorf("record the health of target %s: %w", o.cfg.Name, database.Explain(err))
+		return false, "", fmt.Errorf("record the health of target %s: %w", o.cfg.Name, database.Explain(err))
 	}
-	return true, nil
+	return true, unhealthy, nil
+}
+
+// tellHealth logs an answer that is another one than that before.
+func (o *Owner) tellHealth(before, unhealthy string) {
+	was, _, _ := strings.Cut(before, "\n") // without the stack of a panic
+	is, _, _ := strings.Cut(unhealthy, "\n")
+	switch is {
+	case was:
+	case "":
+		o.cfg.Logger.Info("target_healthy", "target", o.cfg.Name)
+	default:
+		o.cfg.Logger.Warn("target_unhealthy", "target", o.cfg.Name, "error", is, "effect", "no further target begins in applies that wait for it")
+	}
 }
 
 // callHealth asks the driver. A panic is a no.

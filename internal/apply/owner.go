@@ -40,6 +40,7 @@ type Config struct {
 	Rate        float64       // calls a second; 0: unlimited
 	Backoff     Backoff
 	Guard       config.GuardLimits
+	Memory      *Memory // shared by the owners of a process
 	Logger      *slog.Logger
 	Metrics     *metrics.Metrics
 	// Observe is told of every call that was made; nil: nobody is. It must not block.
@@ -87,8 +88,9 @@ type Owner struct {
 	parked sync.WaitGroup
 
 	// The reader's own.
-	batch  *Run  // deletes of the batch being read are parked; nil when they are not
-	replay int64 // events up to this revision may have been worked on by a former owner that crashed; 0: there was none
+	batch   *Run // deletes of the batch being read are parked; nil when they are not
+	brought brought
+	replay  int64 // events up to this revision may have been worked on by a former owner that crashed; 0: there was none
 
 	wantSync chan struct{} // a sync was asked for
 
@@ -110,7 +112,7 @@ func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) err
 		calls: [2]chan []look{make(chan []look, windowBound), make(chan []look, windowBound)},
 		slots: make(chan struct{}, max(1, cfg.Concurrency-max(1, cfg.Concurrency/4))),
 		poke:  make(chan struct{}, 1), trip: make(chan struct{}, 1), alarm: alarm{changed: make(chan struct{}, 1)}, wantSync: make(chan struct{}, 1), resync: resync,
-		turn: make(chan struct{}, 1), health: make(chan struct{}, 1),
+		turn: make(chan struct{}, 1), health: make(chan struct{}, 1), brought: brought{memory: cfg.Memory},
 	}
 	if cfg.Rate > 0 {
 		o.limiter = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate/10)))
@@ -200,12 +202,17 @@ func (o *Owner) Run(ctx context.Context) error {
 	}
 	group.Go(func() error {
 		// Stop taking new work, finish what is in flight, then let the settler write the rest.
+		asked := false
 		select {
 		case <-o.cfg.Grant.Draining():
+			asked = true
 		case <-work.Done():
 		}
 		stopIntake()
-		o.queue.stop()
+		o.queue.stop() // from here on no call begins
+		if asked {
+			o.cfg.Logger.Info("target_draining", "target", o.cfg.Name)
+		}
 		sources.Wait()
 		close(o.calls[LaneLive])
 		close(o.calls[LaneSync])
@@ -240,13 +247,18 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "sync").Set(float64(sync))
 	o.cfg.Metrics.InFlight.WithLabelValues(o.cfg.Name).Set(float64(flying))
 	signal(o.poke)
-	if row.Applies {
+	o.Turn(row.Applies, row.Health)
+	return o.recordTrouble(ctx, row.Trouble)
+}
+
+// Turn tells the owner that there may be something for it to do in an apply, or that one waits for its target's health.
+func (o *Owner) Turn(turn, health bool) {
+	if turn {
 		signal(o.turn)
 	}
-	if row.Health {
+	if health {
 		signal(o.health)
 	}
-	return o.recordTrouble(ctx, row.Trouble)
 }
 
 // recordTrouble shows what the driver says of its work beside calls, if that is not what is shown.

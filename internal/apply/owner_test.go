@@ -89,7 +89,7 @@ func testOwner(t *testing.T, drv driver.Driver, change func(*Config)) (*Owner, *
 		Name: "eu", Instance: "00000000-0000-0000-0000-000000000001",
 		Grant: lease.NewGrant("eu", 1, "00000000-0000-0000-0000-000000000001", 1, 1000*time.Hour), Driver: drv,
 		Feed: outbox.NewFeed(nil, m), Catalog: &desired.Catalog{}, Concurrency: 4, Timeout: 5 * time.Second,
-		Backoff: testBackoff, Guard: config.Guard{Window: time.Minute}.Limits(), Logger: slog.New(slog.DiscardHandler), Metrics: m,
+		Backoff: testBackoff, Guard: config.Guard{Window: time.Minute}.Limits(), Memory: NewMemory(), Logger: slog.New(slog.DiscardHandler), Metrics: m,
 	}
 	if change != nil {
 		change(&cfg)

@@ -79,7 +79,8 @@ type queue struct {
 	flying   map[ObjectID]*flight
 	inFlight [2]int        // that wait for a call or its result
 	share    [2]float64    // of the objects looked at, how many needed a call: a moving average
-	resting  int           // of those in flight, how many were postponed
+	resting  []*Item       // of those in flight, the ones that were postponed
+	lived    time.Time     // when a live change waited last
 	window   int           // most calls in flight
 	stopped  bool          // nothing is taken any more
 	paused   bool          // circuit open: only probes are taken
@@ -199,9 +200,12 @@ func (q *queue) tryTake(most int) []*Item {
 	if q.paused {
 		return q.takeProbeLocked()
 	}
-	most = min(most, restMost-q.resting)
+	most = min(most, restMost-len(q.resting))
 	if most <= 0 {
 		return nil
+	}
+	if q.size[LaneLive] > 0 {
+		q.lived = time.Now()
 	}
 	live, sync := q.sharesLocked(most)
 	items := q.popLocked(LaneLive, live, nil)
@@ -214,6 +218,14 @@ func (q *queue) tryTake(most int) []*Item {
 	}
 	return items
 }
+
+const (
+	// syncMost bounds what is taken of a sync at once, for it is read at once, and what of it is in flight, for liveFor after a live
+	// change: the next one waits for what is being read, and one part of the sync is read, called or recorded then, and not
+	// all at once, which leaves processors to those that come next. While there are none more at once is cheaper.
+	syncMost = 200
+	liveFor  = time.Second
+)
 
 // sharesLocked says how many objects of each lane may be taken now. The window is one of calls: where few objects need one,
 // many may be taken. A quarter of it is kept for live changes whatever a sync does; a busy live lane leaves a quarter to the
@@ -238,7 +250,11 @@ func (q *queue) sharesLocked(most int) (live, sync int) {
 	}
 	sync = min(free-live, max(0, q.window-kept-q.inFlight[LaneSync]))
 	live = min(most, int(float64(live)/q.share[LaneLive]))
-	return live, min(most-live, int(float64(sync)/q.share[LaneSync]))
+	most -= live
+	if time.Since(q.lived) < liveFor {
+		sync, most = min(sync, max(0, syncMost-q.inFlight[LaneSync])), min(most, syncMost)
+	}
+	return live, min(most, int(float64(sync)/q.share[LaneSync]))
 }
 
 // shareLeast keeps a long run of objects without a call from hiding for long that they need one again.
@@ -339,7 +355,8 @@ func (q *queue) putBackLocked(it *Item) {
 	q.size[it.Lane]++
 }
 
-// postpone puts objects back after a pause, which is doubled with each time. Until then they take no room in the window.
+// postpone puts objects back after a pause, which is doubled with each time. Until then they take no room in the window. Those
+// that rest come back together, with the first of them: each would be asked for anew.
 func (q *queue) postpone(items []*Item, pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -350,19 +367,25 @@ func (q *queue) postpone(items []*Item, pause time.Duration) {
 		rests = max(rests, it.rests)
 		it.rests++
 	}
-	q.resting += len(items)
+	first := len(q.resting) == 0
+	q.resting = append(q.resting, items...)
 	signal(q.ready)
-	time.AfterFunc(pause<<min(rests, restLongest), func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.resting -= len(items)
-		for _, it := range items {
-			if f := q.flying[it.ObjectID]; f != nil && f.item == it { // the queue is not abandoned
-				q.putBackLocked(it)
-			}
+	if first {
+		time.AfterFunc(pause<<min(rests, restLongest), q.rested)
+	}
+}
+
+// rested puts back what was postponed.
+func (q *queue) rested() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, it := range q.resting {
+		if f := q.flying[it.ObjectID]; f != nil && f.item == it { // the queue is not abandoned
+			q.putBackLocked(it)
 		}
-		signal(q.ready)
-	})
+	}
+	q.resting = nil
+	signal(q.ready)
 }
 
 // landLocked ends a flight and returns what came meanwhile.

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -142,6 +141,33 @@ func TestLanesHaveTheirShares(t *testing.T) {
 	}
 }
 
+// What is taken together is read together, and a live change that comes meanwhile waits for that. While some come, a sync has
+// little in flight.
+func TestLittleOfASyncIsTakenAtOnce(t *testing.T) {
+	t.Parallel()
+	q := newQueue(windowMost)
+	for i := range 3 * windowMost {
+		q.add(t, syncItem(fmt.Sprint(i)))
+	}
+	first := q.tryTake(windowMost)
+	require.Len(t, first, windowMost*3/4, "a quarter is kept for live changes")
+	require.Empty(t, q.tryTake(windowMost))
+	q.add(t, liveItem("live"))
+	require.Equal(t, []string{"live"}, keysOf(q.tryTake(windowMost)))
+	for _, it := range first {
+		q.done(it)
+	}
+	second := q.tryTake(windowMost)
+	require.Len(t, second, syncMost)
+	require.Empty(t, q.tryTake(windowMost))
+	for _, it := range second {
+		q.looked(it, false)
+	}
+	require.Len(t, q.tryTake(windowMost), syncMost, "also of those that hardly ever need a call")
+	q.lived = q.lived.Add(-liveFor) // that long ago
+	require.Greater(t, len(q.tryTake(windowMost)), syncMost)
+}
+
 func TestWindowOfOneTakesThreeLiveObjectsForOneOfTheSync(t *testing.T) {
 	t.Parallel()
 	q := newQueue(1)
@@ -170,62 +196,6 @@ func TestWhatWasPutBackComesFirst(t *testing.T) {
 	require.EqualValues(t, 7, again[0].Revision)
 	q.done(again[0])
 	require.Equal(t, []string{"b"}, keysOf(q.tryTake(1)))
-}
-
-// What is postponed comes back, each time later, with what came for it meanwhile, and takes no room until then.
-func TestWhatIsPostponedComesBack(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1)
-		q.add(t, liveItem("a"), liveItem("b"))
-		a := q.tryTake(1)
-		var pauses []time.Duration
-		for revision := range 7 {
-			began := time.Now()
-			q.postpone(a, time.Millisecond)
-			b := q.tryTake(2)
-			require.Equal(t, []string{"b"}, keysOf(b))
-			q.add(t, &Item{ObjectID: object("a"), Revision: int64(revision)})
-			time.Sleep(time.Microsecond)
-			require.Empty(t, q.tryTake(2), "one is taken, the other rests")
-			q.putBack(b[0])
-			for {
-				a = q.tryTake(1)
-				if a[0].Key == "a" {
-					break
-				}
-				q.putBack(a[0])
-				time.Sleep(time.Millisecond / 10)
-			}
-			require.EqualValues(t, revision, a[0].Revision)
-			pauses = append(pauses, time.Since(began).Truncate(time.Millisecond/2))
-		}
-		require.Equal(t, []time.Duration{1e6, 2e6, 4e6, 8e6, 16e6, 16e6, 16e6}, pauses)
-	})
-}
-
-// While too much rests nothing more is taken, which would rest, too. A queue that was given up is left alone.
-func TestAsMuchRestsAsMay(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1)
-		for i := range restMost + 1 {
-			q.add(t, liveItem(fmt.Sprint(i)))
-		}
-		for range restMost {
-			q.postpone(q.tryTake(1), time.Second)
-		}
-		require.Empty(t, q.tryTake(1))
-		time.Sleep(time.Second)
-		synctest.Wait()
-		items := q.tryTake(1)
-		require.Len(t, items, 1)
-		q.postpone(items, time.Second)
-		q.abandon()
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.Empty(t, q.tryTake(1))
-	})
 }
 
 // A sync's object that a live change came for during its flight is put back as a live one.

@@ -30,3 +30,15 @@ func TestBatchThatACrashedOwnerMayHaveBegunIsReplayed(t *testing.T) {
 		})
 	}
 }
+
+// What few pages of a batch have for a target waits for the next ones, not for long.
+func TestFindsAreEnough(t *testing.T) {
+	t.Parallel()
+	f := newFinds()
+	require.False(t, f.enough(f.since.Add(gatherFor-1)))
+	require.True(t, f.enough(f.since.Add(gatherFor)))
+	f.items = make([]*Item, gatherRows-1)
+	require.False(t, f.enough(f.since))
+	f.items = make([]*Item, gatherRows)
+	require.True(t, f.enough(f.since))
+}

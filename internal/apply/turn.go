@@ -18,6 +18,10 @@ const (
 	openedAgain = 5 * time.Millisecond
 	// landedAgain is how often it looks whether the calls of an operation that is being stopped have ended.
 	landedAgain = 20 * time.Millisecond
+	// busyAgain and busyMost are the first and the longest pause before an owner asks again for its turn in an apply that somebody
+	// holds: another owner for an instant, or a person in an open transaction.
+	busyAgain = 5 * time.Millisecond
+	busyMost  = 200 * time.Millisecond
 	// laterAgain is the pause after which tasks are recorded that could not be, because somebody held their apply.
 	laterAgain = time.Second
 	// lockNotAvailable is the SQLSTATE of a lock that was not to be had in time.
@@ -38,6 +42,7 @@ const (
 func (o *Owner) takeTurns(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	pause := busyAgain
 	for {
 		select {
 		case <-ctx.Done():
@@ -45,9 +50,15 @@ func (o *Owner) takeTurns(ctx context.Context) error {
 		case <-o.turn:
 		case <-timer.C:
 		}
-		again, err := o.takeTurn(ctx)
+		again, busy, err := o.takeTurn(ctx)
 		if err != nil {
 			return err
+		}
+		if !busy {
+			pause = busyAgain
+		} else {
+			again = sooner(again, pause)
+			pause = min(2*pause, busyMost)
 		}
 		timer.Stop()
 		if again >= 0 {
@@ -56,33 +67,39 @@ func (o *Owner) takeTurns(ctx context.Context) error {
 	}
 }
 
-// takeTurn returns after which time to ask again; a negative one: when somebody says so.
-func (o *Owner) takeTurn(ctx context.Context) (time.Duration, error) {
+// sooner is the shorter of two pauses, of which a negative one has no end.
+func sooner(a, b time.Duration) time.Duration {
+	if a < 0 || b >= 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// takeTurn returns after which time to ask again; a negative one: when somebody says so. busy: an apply is held by somebody.
+func (o *Owner) takeTurn(ctx context.Context) (again time.Duration, busy bool, err error) {
 	row, err := o.queries.OperationsClaim(ctx, store.OperationsClaimParams{
 		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Patience: inHandFor,
 	})
 	if err != nil {
-		return 0, fmt.Errorf("ask for the turn of target %s in applies: %w", o.cfg.Name, database.Explain(err))
+		return 0, false, fmt.Errorf("ask for the turn of target %s in applies: %w", o.cfg.Name, database.Explain(err))
 	}
-	again := time.Duration(row.Again * float64(time.Second))
+	again = time.Duration(row.Again * float64(time.Second))
 	landed, err := o.stop(ctx, row.StoppingIds)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	if !landed && (again < 0 || again > landedAgain) {
-		again = landedAgain
+	if !landed {
+		again = sooner(again, landedAgain)
 	}
 	postponed, next := o.later.due(time.Now())
-	if next >= 0 && (again < 0 || again > next) {
-		again = next
-	}
+	again = sooner(again, next)
 	for _, id := range append(row.OperationIds, postponed...) {
 		crash.Point(crash.OperationClaimed)
 		if err := o.enqueueTasks(ctx, id); err != nil {
-			return 0, err
+			return 0, false, err
 		}
 	}
-	return again, nil
+	return again, row.Busy, nil
 }
 
 // stop confirms those operations of which nothing is under way any more, and reports whether these are all. Their gates

@@ -29,3 +29,13 @@ func TestLater(t *testing.T) {
 	require.Equal(t, 59*time.Second, next)
 	require.Equal(t, results, l.rest(results))
 }
+
+func TestSooner(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, time.Second, sooner(time.Second, time.Minute))
+	require.Equal(t, time.Second, sooner(time.Minute, time.Second))
+	require.Equal(t, time.Second, sooner(-1, time.Second))
+	require.Equal(t, time.Second, sooner(time.Second, -1))
+	require.Equal(t, time.Duration(0), sooner(time.Second, 0))
+	require.Negative(t, sooner(-1, -1))
+}

@@ -16,9 +16,8 @@ const (
 	// ConnectTimeout bounds one attempt to connect.
 	ConnectTimeout = 10 * time.Second
 	// pingAfter is for how long a pooled connection may have been idle and is still taken to be alive. It is longer than the
-	// pauses of a process that has nothing to do, whose every statement a ping would double, and shorter than a server
-	// takes to come back.
-	pingAfter = 3 * time.Second
+	// pauses between the heartbeats, and between the ticks, of a process that has nothing to do: a ping would double them.
+	pingAfter = 6 * time.Second
 	// statementTimeout bounds every statement but those that set their own: nothing of ours runs for minutes.
 	statementTimeout = 60 * time.Second
 	// idleInTransactionTimeout ends the transaction of a process that froze inside one, and with it its locks.
@@ -61,6 +60,15 @@ type Options struct {
 // Session returns the settings of a session that holds advisory locks: the server ends it when it goes silent.
 func Session() map[string]string {
 	return map[string]string{"idle_session_timeout": fmt.Sprintf("%dms", SessionTimeout.Milliseconds())}
+}
+
+// WalkSession are the settings of a session that reads the outbox all the time. Its plans are kept, and each part of the
+// outbox is empty again and again: a plan that was made then reads the whole part when it has grown, for every tick, until
+// somebody analyzes it.
+func WalkSession() map[string]string {
+	settings := Session()
+	settings["enable_seqscan"], settings["enable_bitmapscan"] = "off", "off"
+	return settings
 }
 
 // Connect opens one connection. Where the URL turns out to lead through a pooler, it goes on as with Options.Simple.

@@ -13,6 +13,18 @@ import (
 // pinSQL sets what decides the text of values and a pooler does not keep, for the rest of the transaction.
 const pinSQL = `SELECT set_config('IntervalStyle', 'iso_8601', true), set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true)`
 
+// walkSQL has the planner walk indexes, for the rest of the transaction; see WalkSession.
+const walkSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`
+
+// Batcher sends a pipeline of statements; *pgxpool.Pool and *pgx.Conn are ones.
+type Batcher interface {
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+}
+
+// Walk returns what statements are executed through that must walk an index, as in a WalkSession: each with its settings in
+// its own transaction, at no further round trip.
+func Walk(db Batcher) store.DBTX { return pinned{db, walkSQL} }
+
 // Rows returns what users' rows are to be read through, so that a spec has the same text whatever the way: the pool
 // itself or, where it leads through a pooler, the pool with the settings pinned in each query's own
 // transaction, at no further round trip. Nil for nil.
@@ -23,22 +35,26 @@ func Rows(pool *pgxpool.Pool) store.DBTX {
 	case !Pooled(pool.Config().ConnConfig):
 		return pool
 	}
-	return pinned{pool}
+	return pinned{pool, pinSQL}
 }
 
-type pinned struct{ pool *pgxpool.Pool }
+// pinned sets something in the transaction of each statement.
+type pinned struct {
+	db  Batcher
+	set string
+}
 
 // send sends settings and query as one pipeline, which is one transaction.
 func (p pinned) send(ctx context.Context, sql string, args []any) (pgx.BatchResults, error) {
 	if len(args) > 0 {
 		if _, mode := args[0].(pgx.QueryExecMode); mode {
-			args = args[1:] // a batch has one mode, and through a pooler everything is planned each time
+			args = args[1:] // a batch has one mode: that of its connection
 		}
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(pinSQL)
+	batch.Queue(p.set)
 	batch.Queue(sql, args...)
-	results := p.pool.SendBatch(ctx, batch)
+	results := p.db.SendBatch(ctx, batch)
 	if _, err := results.Exec(); err != nil {
 		_ = results.Close() // says the same
 		return nil, err

@@ -57,8 +57,8 @@ type Entry struct {
 // buildRead reads objects by key: $1 target name, $2 target id, $3 keys, $4... the parts of the keys; governed: and the
 // tasks that govern them.
 // Every side is a LATERAL lookup with a LIMIT: on young tables without statistics a join would become a
-// scan of everything.
-func (r *Resource) buildRead(governed bool) string {
+// scan of everything. See wanted for alone.
+func (r *Resource) buildRead(governed, alone bool) string {
 	task, tasks := "NULL::bigint, NULL::boolean, NULL::boolean", ""
 	if governed {
 		task, tasks = "g.operation_id, g.is_open, g.reapply", "LEFT JOIN LATERAL ("+fmt.Sprintf(taskSQL, r.ID, "$2", "i.key")+") AS g ON true\n"
@@ -82,13 +82,26 @@ func (r *Resource) buildRead(governed bool) string {
 		b.WriteString("SELECT true AS found, NULL::text AS spec, NULL::text AS match WHERE false AND $1::text IS NULL")
 	} else {
 		fmt.Fprintf(&b, "SELECT true AS found, d.spec::text AS spec, d.match::text AS match FROM %s AS d WHERE ", r.view)
-		for n := 1; n <= r.keys; n++ {
-			fmt.Fprintf(&b, "d.key_%d = %s AND ", n, r.typed(n, fmt.Sprintf("i.p%d", n)))
-		}
-		b.WriteString(`d.key COLLATE "C" = i.key AND (d.target = $1 OR d.target IS NULL) AND d.running LIMIT 2`)
+		b.WriteString(r.wanted(alone) + " LIMIT 2")
 	}
 	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = i.key LIMIT 1) AS l ON true\n%sORDER BY i.n", r.ID, tasks)
 	return b.String()
+}
+
+// wanted is the condition that d is a running row of target $1 with the key i. PostgreSQL evaluates conditions in an order of its
+// own: where it reads a small table whole it may evaluate a row's expressions before it compares its key, and a row that
+// they fail on would spoil the look at every other. With alone no expression is evaluated but of the row with that key.
+func (r *Resource) wanted(alone bool) string {
+	var key strings.Builder
+	for n := 1; n <= r.keys; n++ {
+		fmt.Fprintf(&key, "d.key_%d = %s AND ", n, r.typed(n, fmt.Sprintf("i.p%d", n)))
+	}
+	key.WriteString(`d.key COLLATE "C" = i.key`)
+	const wanted = "(d.target = $1 OR d.target IS NULL) AND d.running"
+	if alone {
+		return fmt.Sprintf("%[1]s AND CASE WHEN %[1]s THEN %[2]s ELSE false END", key.String(), wanted)
+	}
+	return key.String() + " AND " + wanted
 }
 
 // The gates of applies are looked at in the statement that reads the row: who sees a row that an apply has changed sees
@@ -129,6 +142,10 @@ func (r *Resource) Read(ctx context.Context, db store.DBTX, target string, targe
 		return rows, err
 	}
 	if len(keys) == 1 {
+		rows, _, err := r.readAll(ctx, db, r.readAloneSQL, target, targetID, keys)
+		if err == nil || !isDataError(err) {
+			return rows, err
+		}
 		row, err := r.readSpoiled(ctx, db, targetID, keys[0], err)
 		return []Row{row}, err
 	}
@@ -143,24 +160,23 @@ func (r *Resource) Read(ctx context.Context, db store.DBTX, target string, targe
 
 // readBatch reads with the query that the last read found to be the right one, and with the other if it was not.
 func (r *Resource) readBatch(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string) ([]Row, error) {
-	with := r.governed.Load()
-	rows, governed, err := r.readAll(ctx, db, with, target, targetID, keys)
+	with, sql := r.governed.Load(), r.readSQL
+	if with {
+		sql = r.readGovernedSQL
+	}
+	rows, governed, err := r.readAll(ctx, db, sql, target, targetID, keys)
 	if err == nil && governed != with {
 		r.governed.Store(governed)
 		if governed {
-			rows, _, err = r.readAll(ctx, db, true, target, targetID, keys)
+			rows, _, err = r.readAll(ctx, db, r.readGovernedSQL, target, targetID, keys)
 		}
 	}
 	return rows, err
 }
 
-// readAll reads objects, with the tasks that govern them or without, and says whether there may be such tasks.
-func (r *Resource) readAll(ctx context.Context, db store.DBTX, with bool, target string, targetID int32, keys []string) (out []Row, governed bool, err error) {
-	sql := r.readSQL
-	if with {
-		sql = r.readGovernedSQL
-	}
-	governed = with
+// readAll reads objects by one of the queries of buildRead, and says whether there may be tasks that govern objects; of no
+// key that could be a row's it says so of none.
+func (r *Resource) readAll(ctx context.Context, db store.DBTX, sql, target string, targetID int32, keys []string) (out []Row, governed bool, err error) {
 	args, places, out := r.readArgs(target, targetID, keys)
 	result, err := db.Query(ctx, sql, planned(args, len(keys))...)
 	if err != nil {
@@ -343,11 +359,15 @@ func (r *Resource) Missing(ctx context.Context, db store.DBTX, target string, ke
 	if r.Removed {
 		return keys, nil
 	}
-	missing, err := r.missing(ctx, db, target, keys)
+	missing, err := r.missing(ctx, db, target, keys, false)
 	if err == nil || !isDataError(err) {
 		return missing, err
 	}
 	if len(keys) == 1 {
+		missing, err := r.missing(ctx, db, target, keys, true)
+		if err == nil || !isDataError(err) {
+			return missing, err
+		}
 		row, err := r.readSpoiled(ctx, db, 0, keys[0], err)
 		if err != nil || row.Err != nil {
 			return nil, err
@@ -363,23 +383,21 @@ func (r *Resource) Missing(ctx context.Context, db store.DBTX, target string, ke
 	return append(left, right...), err
 }
 
-func (r *Resource) missing(ctx context.Context, db store.DBTX, target string, keys []string) ([]string, error) {
+func (r *Resource) missing(ctx context.Context, db store.DBTX, target string, keys []string, alone bool) ([]string, error) {
 	args, places, out := r.readArgs(target, 0, keys)
 	unsplit := unsplitKeys(places, out)
 	if len(places) == 0 {
 		return unsplit, nil
 	}
 	columns := make([]string, r.keys)
-	conditions := make([]string, r.keys)
-	for n := 1; n <= r.keys; n++ {
-		columns[n-1] = fmt.Sprintf("$%d::text[]", n+3)
-		conditions[n-1] = fmt.Sprintf("d.key_%d = %s AND ", n, r.typed(n, fmt.Sprintf("i.p%d", n)))
+	for n := range columns {
+		columns[n] = fmt.Sprintf("$%d::text[]", n+4)
 	}
 	// LATERAL with a LIMIT, as in buildRead: NOT EXISTS became a hash of all rows of a target.
 	sql := fmt.Sprintf(`SELECT i.key FROM unnest($3::text[], %s) AS i(key, %s) LEFT JOIN LATERAL (
-SELECT true AS found FROM %s AS d WHERE %s d.key COLLATE "C" = i.key AND (d.target = $1 OR d.target IS NULL) AND d.running LIMIT 1) AS d ON true
+SELECT true AS found FROM %s AS d WHERE %s LIMIT 1) AS d ON true
 WHERE $2::int IS NOT NULL AND d.found IS NULL`,
-		strings.Join(columns, ", "), r.each(func(n int) string { return fmt.Sprintf("p%d", n) }), r.view, strings.Join(conditions, ""))
+		strings.Join(columns, ", "), r.each(func(n int) string { return fmt.Sprintf("p%d", n) }), r.view, r.wanted(alone))
 	rows, err := db.Query(ctx, sql, planned(args, len(keys))...)
 	if err != nil {
 		return nil, fmt.Errorf("look for rows of resource %s: %w", r.Name, err)

@@ -26,6 +26,7 @@ type Resource struct {
 	matches   map[string]matchColumn
 
 	readSQL, readGovernedSQL string
+	readAloneSQL             string // of one key, with tasks
 	castSQL                  string
 
 	governed atomic.Bool // the last read found that tasks of an apply may govern objects
@@ -52,7 +53,7 @@ func newResource(row store.ResourceListRow) *Resource {
 	for i, column := range row.MatchColumns {
 		r.matches[column] = matchColumn{column: fmt.Sprintf("match_%d", i+1), typ: row.MatchTypes[i]}
 	}
-	r.readSQL, r.readGovernedSQL, r.castSQL = r.buildRead(false), r.buildRead(true), r.buildCast()
+	r.readSQL, r.readGovernedSQL, r.readAloneSQL, r.castSQL = r.buildRead(false, false), r.buildRead(true, false), r.buildRead(true, true), r.buildCast()
 	r.pages = pageSQLs{first: r.buildPage(true), next: r.buildPage(false)}
 	r.keyPages = pageSQLs{first: r.buildKeys(true), next: r.buildKeys(false)}
 	return r

@@ -37,7 +37,7 @@ func TestTermFinishesWhatHasBegun(t *testing.T) {
 	t.Parallel()
 	w, d, openGate := busy(t)
 	d.signal(syscall.SIGTERM)
-	d.awaits("draining")
+	d.awaits("target_draining")
 	w.exec(`INSERT INTO apps (id, region) VALUES (9, 'eu')`)
 	openGate()
 	require.Equal(t, 0, d.code(), d.log.text())

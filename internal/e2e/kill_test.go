@@ -52,12 +52,13 @@ func (w *world) killed(r *rand.Rand) {
 func TestRowsDeletedWhileItIsDownLeaveNoOrphan(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		target func(w *world) object
-		during string // what the process is killed in
+		target  func(w *world) object
+		during  string // what the process is killed in
+		objects int    // enough for it to be in that still when it is seen to have begun
 	}{
-		"FileDuringFirstSync":  {func(w *world) object { return w.fileTarget("eu") }, "first sync"},
-		"ExecDuringFirstSync":  {func(w *world) object { return w.journalTarget("eu", 20*time.Millisecond) }, "first sync"},
-		"ExecDuringLiveBursts": {func(w *world) object { return w.journalTarget("eu", 20*time.Millisecond) }, "burst"},
+		"FileDuringFirstSync":  {func(w *world) object { return w.fileTarget("eu") }, "first sync", 5000},
+		"ExecDuringFirstSync":  {func(w *world) object { return w.journalTarget("eu", 20*time.Millisecond) }, "first sync", 200},
+		"ExecDuringLiveBursts": {func(w *world) object { return w.journalTarget("eu", 20*time.Millisecond) }, "burst", 200},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,7 +71,7 @@ func TestRowsDeletedWhileItIsDownLeaveNoOrphan(t *testing.T) {
 			if target["driver"] == "exec" {
 				dir = w.path("eu/objects")
 			}
-			const fill = `INSERT INTO apps (id, region) SELECT i, 'eu' FROM generate_series(1, 200) AS i`
+			fill := fmt.Sprintf(`INSERT INTO apps (id, region) SELECT i, 'eu' FROM generate_series(1, %d) AS i`, tc.objects)
 			if tc.during == "first sync" {
 				w.exec(fill)
 			}
@@ -89,7 +90,7 @@ func TestRowsDeletedWhileItIsDownLeaveNoOrphan(t *testing.T) {
 			d.kill()
 			left := files(t, dir)
 			t.Logf("killed with %d objects there, %s of them in the ledger", len(left), w.text(`SELECT count(*) FROM reconciler.objects WHERE applied_at IS NOT NULL`))
-			require.Less(t, len(left), 200, "it was killed too late")
+			require.Less(t, len(left), tc.objects, "it was killed too late")
 			w.exec(`DELETE FROM apps WHERE id <> 7`)
 			w.start()
 			w.wait()

@@ -2,7 +2,9 @@ package e2e_test
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -58,4 +60,45 @@ func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.Contains(t, body, "<p>The database does not answer.</p>")
 	require.NotContains(t, body, "apply_status")
+}
+
+// The page shows the newest applies, and the first targets of each: it stays small when there are many.
+func TestStatusPageIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.exec(`CREATE TABLE notes (id int PRIMARY KEY, region text NOT NULL);
+		SELECT reconciler.track('note', 'notes', '{id}', 'region')`)
+	w.configure([]object{w.fileTarget("eu")})
+	d := w.start()
+	w.wait()
+	for i := range 8 {
+		w.exec(fmt.Sprintf(`BEGIN; SELECT reconciler.begin_apply('ended %d'); INSERT INTO notes VALUES (%d, 'eu'); COMMIT`, i, i))
+	}
+	require.Equal(t, "8", w.text(`SELECT count(*) FROM reconciler.applies a, reconciler.apply_wait(a.id) AS s WHERE s.state = 'completed'`))
+	w.exec(`SELECT reconciler.pause('eu')`)
+	for i := range 22 {
+		w.exec(fmt.Sprintf(`BEGIN; SELECT reconciler.begin_apply('under way %d'); INSERT INTO notes VALUES (%d, 'eu'); COMMIT`, i, 100+i))
+	}
+	w.exec(`BEGIN; SELECT reconciler.begin_apply('wide'); INSERT INTO notes SELECT i, 'nowhere-' || i FROM generate_series(1001, 1060) AS i; COMMIT`)
+	var body string
+	eventually(t, patience, func() (err error) {
+		_, body, err = d.get("/")
+		if err == nil && !strings.Contains(body, "<p>... and 10 more targets</p>") {
+			err = errOldPage
+		}
+		return err
+	}, "the page shows the newest apply")
+	require.Equal(t, 50, strings.Count(body, "<td>(in no config)</td>"))
+	var shown []string
+	for _, title := range regexp.MustCompile(`<h3>apply \d+ \(<bdi>(.*)</bdi>\)`).FindAllStringSubmatch(body, -1) {
+		shown = append(shown, title[1])
+	}
+	want := []string{"wide"}
+	for i := 21; i > 2; i-- {
+		want = append(want, fmt.Sprintf("under way %d", i))
+	}
+	for i := 7; i > 2; i-- {
+		want = append(want, fmt.Sprintf("ended %d", i))
+	}
+	require.Equal(t, want, shown)
 }

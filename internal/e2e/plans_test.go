@@ -47,9 +47,7 @@ func (w *world) whole(meanwhile ...string) int {
 // or a write to the ledger is far above these bounds.
 func TestNoPlanReadsMoreThanItNeedsAtAMillionRows(t *testing.T) {
 	t.Parallel()
-	// Of live changes only so many that an outbox which holds no others may be read whole for each of them: PostgreSQL reads
-	// tables of a few pages so, and is right.
-	const first, fresh, updates, deletes = 1000, 2000, 100, 50
+	const first, fresh, updates, deletes = 1000, 2000, 200, 100
 	w := newWorld(t)
 	w.exec(`CREATE TABLE apps (id bigint PRIMARY KEY, region text, version bigint NOT NULL DEFAULT 1, state text NOT NULL DEFAULT 'running')`)
 	w.exec(`CREATE INDEX ON apps (region, id) WHERE state = 'running'`)

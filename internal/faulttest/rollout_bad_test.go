@@ -200,6 +200,8 @@ func TestCallsBeforeTheirGateAreFound(t *testing.T) {
 	require.Equal(t, early, found(halted, in("t1", apply(60, 4))), "a change after it")
 	require.Equal(t, early, found(halted, in("t1", remove(35))), "a delete after it")
 	require.Empty(t, found(halted, in("t1", remove(10.5))), "a delete before it")
+	empty := with(halted[0], func(a *rollout) { a.Xid, a.Committed = "299", at(35) })
+	require.Empty(t, found(empty, in("t1", remove(34))), "a TRUNCATE that found nothing came after it")
 	released := with(halted[0], func(a *rollout) {
 		a.Log = append(a.Log, rolloutEntry{ID: 15, Version: 6, At: at(55), What: "release"})
 	})

@@ -16,6 +16,7 @@ type rollout struct {
 	Released  bool
 	State     string
 	Version   int64
+	Committed time.Time
 	Opened    *time.Time `json:"opened_at"`
 	Error     *string    `json:"error_message"`
 	Parts     []rolloutPart
@@ -235,6 +236,14 @@ type written struct {
 	ranks map[component]int
 }
 
+// wrote returns what the apply's transaction did: nothing that there is a history of when it was a TRUNCATE of an empty table.
+func (a *rollout) wrote(transactions map[string]written) written {
+	if t, ok := transactions[a.Xid]; ok {
+		return t
+	}
+	return written{at: a.Committed}
+}
+
 // brings says whether a call has what the transaction wrote, or something later; known: whether that can be said.
 func (t written) brings(m *model, c call) (brings, known bool) {
 	for row, version := range c.Versions {
@@ -260,12 +269,13 @@ func earlyCalls(m *model, all []rollout, history []change, calls []call, forgott
 			if h.apply.Strategy == "parallel" || !h.until.IsZero() && !c.Begin.Before(h.until) || forgotten(c.Begin) {
 				continue
 			}
-			mine := transactions[h.apply.Xid]
+			mine := h.apply.wrote(transactions)
 			if !early(m, c, mine) || newerExplains(m, c, h, held[c.Object], transactions) {
 				continue
 			}
 			found = append(found, violation{
-				"apply gate", fmt.Sprintf("%s\n  began before the gate was opened (at %s) for %s", c, h.until.UTC().Format("15:04:05.000000"), *h.apply), c.Object, c.Begin,
+				"apply gate", fmt.Sprintf("%s\n  began before the gate was opened (at %s) for what was committed at %s, seq %d, in %s", c, clock(h.until), clock(mine.at), h.task.Seq, *h.apply),
+				c.Object, c.Begin,
 			})
 		}
 	}
@@ -274,6 +284,8 @@ func earlyCalls(m *model, all []rollout, history []change, calls []call, forgott
 
 // readBefore is how long before its call a row may have been read, and more.
 const readBefore = 10 * time.Second
+
+func clock(at time.Time) string { return at.UTC().Format("15:04:05.000000") }
 
 // early says whether a call would be too early as long as the gate is closed.
 func early(m *model, c call, mine written) bool {
@@ -286,9 +298,9 @@ func early(m *model, c call, mine written) bool {
 
 // newerExplains says whether a newer apply of the object may have led to a call.
 func newerExplains(m *model, c call, h holding, others []holding, transactions map[string]written) bool {
-	mine := transactions[h.apply.Xid]
+	mine := h.apply.wrote(transactions)
 	return slices.ContainsFunc(others, func(o holding) bool {
-		theirs := transactions[o.apply.Xid]
+		theirs := o.apply.wrote(transactions)
 		if o.apply.ID == h.apply.ID || o.task.Seq < h.task.Seq && theirs.at.Before(mine.at) {
 			return false
 		}

@@ -179,7 +179,7 @@ func (w *world) look(rest bool) {
 	}
 	var found []violation
 	_ = read(func(ctx context.Context, conn *pgx.Conn) error {
-		all, err := rollouts(ctx, conn, rest, true)
+		all, err := rollouts(ctx, conn, rest, rest)
 		found = slices.Concat(wrongStates(all), wrongLogs(all))
 		if rest {
 			found = slices.Concat(found, unrest(all), wrongCounts(all), wrongEvents(all))
@@ -213,12 +213,13 @@ func (w *world) unfinished() (some []rollout) {
 	return some
 }
 
-// rollouts reads applies in one statement, and so as they were at one moment: with their tasks, and with those that are
-// finished, if these are asked for.
+// rollouts reads applies in one statement, and so as they were at one moment: with their tasks, and with all that are
+// finished, if these are asked for; else with those that have ended a moment ago.
 func rollouts(ctx context.Context, conn *pgx.Conn, tasks, finished bool) (all []rollout, err error) {
 	var text []byte
 	err = conn.QueryRow(ctx, `
 		SELECT coalesce(jsonb_agg(to_jsonb(a) || jsonb_build_object(
+			'committed', pg_xact_commit_timestamp(a.xid::xid),
 			'parts', (SELECT coalesce(jsonb_agg(to_jsonb(o) || jsonb_build_object('objects', CASE WHEN $1 THEN
 					(SELECT coalesce(jsonb_agg(jsonb_build_object('target', o.target, 'resource', r.name, 'key', k.key, 'state', k.state, 'seq', k.seq, 'attempts', k.attempts)), '[]')
 					 FROM reconciler.tasks AS k JOIN reconciler.resources AS r ON r.id = k.resource_id WHERE k.operation_id = o.id) END) ORDER BY o.ordinal, o.target), '[]')
@@ -226,7 +227,7 @@ func rollouts(ctx context.Context, conn *pgx.Conn, tasks, finished bool) (all []
 			'log', (SELECT coalesce(jsonb_agg(to_jsonb(l) ORDER BY l.version), '[]') FROM reconciler.apply_log AS l WHERE l.apply_id = a.id),
 			'events', (SELECT coalesce(jsonb_agg(e.event ORDER BY e.event), '[]') FROM test.ends AS e WHERE e.apply = a.id)) ORDER BY a.id), '[]')
 		FROM reconciler.applies AS a
-		WHERE $2 OR a.completed_at IS NULL OR EXISTS (SELECT FROM reconciler.operations AS o WHERE o.apply_id = a.id AND NOT o.done)`, tasks, finished).Scan(&text)
+		WHERE $2 OR a.completed_at IS NULL OR a.completed_at > clock_timestamp() - interval '5 seconds' OR EXISTS (SELECT FROM reconciler.operations AS o WHERE o.apply_id = a.id AND NOT o.done)`, tasks, finished).Scan(&text)
 	if err == nil {
 		err = json.Unmarshal(text, &all)
 	}
@@ -246,11 +247,12 @@ func (w *world) judgeRollouts(m *model, history []change, calls []call) (found [
 	tally := map[string]int{}
 	transactions := writtenBy(m, history)
 	for _, a := range all {
-		if t, ok := transactions[a.Xid]; ok && a.Opened != nil { // until then no owner calls for anything
-			took := a.Opened.Sub(t.at)
+		if a.Opened != nil { // until then no owner calls for anything
+			at := a.wrote(transactions).at
+			took := a.Opened.Sub(at)
 			w.most("milliseconds until an apply is open", int(took.Milliseconds()))
 			if took > slowToOpen {
-				w.note("apply %d was open %s after its commit at %s", a.ID, took.Round(time.Millisecond), t.at.UTC().Format("15:04:05.000"))
+				w.note("apply %d was open %s after its commit at %s", a.ID, took.Round(time.Millisecond), at.UTC().Format("15:04:05.000"))
 			}
 		}
 		tally["applies begun"]++

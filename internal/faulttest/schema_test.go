@@ -71,6 +71,7 @@ CREATE TRIGGER see_insert AFTER INSERT ON reconciler.ledger REFERENCING NEW TABL
 CREATE TRIGGER see_update AFTER UPDATE ON reconciler.ledger REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
 -- Ends of applies that the outbox told of; its rows go.
 CREATE TABLE test.ends (apply bigint NOT NULL, event bigint NOT NULL);
+CREATE INDEX ON test.ends (apply);
 CREATE FUNCTION test.see_end() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
     INSERT INTO test.ends VALUES ((NEW.image ->> 'apply')::bigint, (NEW.image ->> 'event')::bigint);

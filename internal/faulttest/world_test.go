@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/pgtest"
@@ -306,12 +307,7 @@ func (w *world) insist(call func(context.Context, *pgx.Conn) error) {
 func (w *world) once(call func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 30*time.Second)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, w.db.URL)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(ctx)
-	return call(ctx, conn)
+	return w.db.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return call(ctx, conn.Conn()) })
 }
 
 // shownMost is how many violations of a world are shown: the others are hardly news.

@@ -64,7 +64,8 @@ func TestTrackTakesNoLockThatItDoesNotNeed(t *testing.T) {
 	writer := w.Conn(t)
 	_, err := writer.Exec(t.Context(), `BEGIN; INSERT INTO apps VALUES (1, 'eu'); INSERT INTO bases VALUES (1, 'eu')`)
 	require.NoError(t, err)
-	w.marked(t, `SET LOCAL lock_timeout = '1ms'; SELECT reconciler.regenerate('app'), reconciler.regenerate('joined'), reconciler.track('app', 'apps', '{id}', '''us'''),
+	// The writer's locks outlast that. Commits of other tests wait a moment for each other's NOTIFY.
+	w.marked(t, `SET LOCAL lock_timeout = '2s'; SELECT reconciler.regenerate('app'), reconciler.regenerate('joined'), reconciler.track('app', 'apps', '{id}', '''us'''),
 		reconciler.track('joined', 'joined', '{id}', '''us''', depends_on => '[{"table": "bases", "match": {"id": "id"}}]'), reconciler.set_notify(false)`,
 		`app everywhere whole`, `joined everywhere whole`, `app everywhere whole`, `joined everywhere whole`)
 	_, err = writer.Exec(t.Context(), `COMMIT; INSERT INTO apps VALUES (2, 'eu')`)

@@ -125,7 +125,7 @@ func TestCaptureOfEveryWayToWrite(t *testing.T) {
 		require.NoError(t, err, level)
 		require.Equal(t, []string{fmt.Sprintf(`app "eu" "%d"`, 20+n)}, w.marks(t), level)
 	}
-	w.marked(t, `SET LOCAL row_security = off; SET LOCAL check_function_bodies = off; SET LOCAL lock_timeout = '1ms'; SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_generic_plan;
+	w.marked(t, `SET LOCAL row_security = off; SET LOCAL check_function_bodies = off; SET LOCAL lock_timeout = '9s'; SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_generic_plan;
 		INSERT INTO apps VALUES (30, 'eu')`, `app "eu" "30"`)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -79,7 +80,7 @@ func (p *Page) Names() map[string][]int { return p.byTarget }
 // Beginner starts a batch of statements; *pgxpool.Pool and *pgx.Conn are ones.
 type Beginner interface {
 	store.DBTX
-	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	database.Batcher
 }
 
 // Feed reads batches, each page once for all consumers that ask for it.
@@ -244,7 +245,7 @@ func (f *Feed) keepLocked(key pageKey, entry *pageEntry) {
 }
 
 func (f *Feed) load(ctx context.Context, from, to Tick, after Position) (*Page, error) {
-	rows, err := store.New(f.db).OutboxDelta(ctx, store.OutboxDeltaParams{
+	rows, err := store.New(database.Walk(f.db)).OutboxDelta(ctx, store.OutboxDeltaParams{
 		FromSnapshot: from.Snapshot, ToSnapshot: to.Snapshot, AfterXid: strconv.FormatUint(after.Xid, 10), AfterSeq: after.Seq, PageRows: PageRows,
 	})
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/store"
@@ -25,17 +26,29 @@ type counting struct {
 	before func(ctx context.Context) error // nil: nothing
 }
 
-func (c *counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if strings.Contains(sql, "-- name: OutboxDelta") {
+func (c *counting) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
+	reads := slices.ContainsFunc(batch.QueuedQueries, func(q *pgx.QueuedQuery) bool { return strings.Contains(q.SQL, "-- name: OutboxDelta") })
+	if reads {
 		c.reads.Add(1)
 		if c.before != nil {
 			if err := c.before(ctx); err != nil {
-				return nil, err
+				return failed{err: err}
 			}
 		}
 	}
-	return c.Beginner.Query(ctx, sql, args...)
+	return c.Beginner.SendBatch(ctx, batch)
 }
+
+// failed is a batch that was not sent.
+type failed struct {
+	pgx.BatchResults
+
+	err error
+}
+
+func (f failed) Exec() (pgconn.CommandTag, error) { return pgconn.CommandTag{}, f.err }
+
+func (f failed) Close() error { return f.err }
 
 // tick makes a revision by hand.
 func (b *bed) tick() Tick {

@@ -1,9 +1,7 @@
 package outbox
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -26,10 +24,6 @@ const (
 	rotateAfter = 5 * time.Minute
 	// targetNames bounds how many unknown targets a resource may make visible at once.
 	targetNames = 1000
-	// pieceLong is when a piece of changes took too long to expand: heartbeats come every few seconds and wait for it.
-	pieceLong  = time.Second
-	pieceFirst = 64
-	pieceMax   = 2048
 )
 
 // Steward does the leader's work beside the tick. It is a consumer of the outbox like a target, with a cursor of its
@@ -218,116 +212,6 @@ func (s *Steward) wake() {
 		s.Wake()
 	}
 	s.wrote = false
-}
-
-// change is a row of a base table that changed: which objects of which resource it concerns.
-type change struct {
-	apply      int64 // that it belongs to; 0: to none
-	resourceID int32
-	image      string
-}
-
-func (s *Steward) unknownResource(changes map[change]bool) bool {
-	for c := range changes {
-		if _, ok := s.Catalog.ByID(c.resourceID); !ok {
-			return true
-		}
-	}
-	return false
-}
-
-// expand marks the objects that changes concern, and moves the cursor with the last of them. It goes in pieces: each is
-// a transaction that holds the leadership's row, which the heartbeat needs. (With one for a whole page the lease ran
-// out meanwhile, and the next leader began again.)
-func (s *Steward) expand(ctx context.Context, term int64, changes map[change]bool, to Tick, last bool) error {
-	left := slices.SortedFunc(maps.Keys(changes), func(a, b change) int {
-		return cmp.Or(cmp.Compare(a.apply, b.apply), cmp.Compare(a.resourceID, b.resourceID), cmp.Compare(a.image, b.image))
-	})
-	for {
-		piece := left[:min(len(left), s.piece)]
-		for i, c := range piece { // what it writes belongs to one apply, or to none
-			if c.apply != piece[0].apply {
-				piece = piece[:i]
-				break
-			}
-		}
-		left = left[len(piece):]
-		began := time.Now()
-		if err := s.expandPiece(ctx, term, piece, to, last && len(left) == 0); err != nil {
-			return err
-		}
-		s.piece = nextPiece(s.piece, len(piece), time.Since(began))
-		if len(left) == 0 {
-			return nil
-		}
-	}
-}
-
-// nextPiece is how many changes are expanded at once, after a piece of so many took so long.
-func nextPiece(size, changes int, took time.Duration) int {
-	switch {
-	case took > pieceLong:
-		return max(changes/4, 1)
-	case took < pieceLong/4 && changes == size:
-		return min(size*2, pieceMax)
-	}
-	return size
-}
-
-func (s *Steward) expandPiece(ctx context.Context, term int64, piece []change, to Tick, last bool) error {
-	return pgx.BeginFunc(ctx, s.Pool, func(tx pgx.Tx) error {
-		queries := store.New(tx)
-		if err := queries.LeaderFence(ctx, store.LeaderFenceParams{Owner: s.Instance, Term: term}); err != nil {
-			return fmt.Errorf("expand changes of base tables: %w", err)
-		}
-		images := map[int32][]json.RawMessage{}
-		for _, c := range piece {
-			images[c.resourceID] = append(images[c.resourceID], json.RawMessage(c.image))
-		}
-		if len(piece) > 0 {
-			crash.Point(crash.ExpandRead)
-		}
-		if len(piece) > 0 && piece[0].apply != 0 {
-			if err := queries.ApplyExpanded(ctx, piece[0].apply); err != nil {
-				return fmt.Errorf("expand changes of apply %d: %w", piece[0].apply, err)
-			}
-		}
-		for _, id := range slices.Sorted(maps.Keys(images)) {
-			if r, ok := s.Catalog.ByID(id); ok {
-				if err := s.expandResource(ctx, tx, r, images[id]); err != nil {
-					return err
-				}
-			}
-		}
-		if !last {
-			return nil
-		}
-		s.stored = true
-		err := queries.LeaderCursorWrite(ctx, store.LeaderCursorWriteParams{Owner: s.Instance, Term: term, Revision: to.Revision, Snapshot: to.Snapshot})
-		if err != nil {
-			return fmt.Errorf("move the leader's cursor: %w", err)
-		}
-		return nil
-	})
-}
-
-// expandResource marks the objects of changes that concern one resource. If they cannot be found, the whole resource is
-// looked at instead: nothing is missed.
-func (s *Steward) expandResource(ctx context.Context, tx pgx.Tx, r *desired.Resource, images []json.RawMessage) error {
-	n, err := r.Expand(ctx, tx, images...)
-	if err != nil && (ctx.Err() != nil || database.IsUnavailable(err)) {
-		return err
-	}
-	if err != nil {
-		s.Logger.Error("dependency_not_expanded", "resource", r.Name, "error", err, "effect", "the whole resource is synced instead")
-		if err := store.New(tx).OutboxWhole(ctx, r.ID); err != nil {
-			return fmt.Errorf("mark resource %s: %w", r.Name, err)
-		}
-	}
-	crash.Point(crash.ExpandWritten)
-	s.wrote = true
-	s.Metrics.Expanded.Add(float64(n))
-	return nil
 }
 
 // skip moves the cursor over rows that retention removed, and has every joined resource looked at as a whole.

@@ -69,7 +69,7 @@ type leader struct {
 // Run makes revisions until its context ends or leadership or connection are lost. It closes ready when the newest
 // revision of the database is known to the feed.
 func (t *Ticker) Run(ctx context.Context, term int64, ready chan<- struct{}) error {
-	conn, err := database.Connect(ctx, t.URL, database.Options{Name: t.Name + " leader", Settings: database.Session()})
+	conn, err := database.Connect(ctx, t.URL, database.Options{Name: t.Name + " leader", Settings: database.WalkSession()})
 	if err != nil {
 		return err
 	}

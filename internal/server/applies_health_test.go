@@ -80,14 +80,23 @@ func TestApplyRollsWhenHealthy(t *testing.T) {
 		return context.Cause(ctx)
 	})
 	w.settled("waiting for asia: not healthy: timed out after 2s", euWaits)
-	asia.is(func(context.Context) error { return errors.New("") })
+	asked := make(chan struct{}, 10)
+	asia.is(func(context.Context) error {
+		asked <- struct{}{}
+		return errors.New("")
+	})
 	w.settled("waiting for asia: not healthy: the driver gave no reason", euWaits)
+	for range 3 { // by then it has said so twice
+		<-asked
+	}
 	objects, _, _ := w.places["eu"].snapshot()
 	require.Equal(t, map[string]string{"app/2": `["v1", null]`}, objects)
 	asia.is(healthy)
 	w.settled("completed", `SELECT state FROM reconciler.applies`)
 	w.places["us"].eventually(t, map[string]string{"app/3": `["v2", null]`})
 	w.converged()
+	require.Len(t, w.logged("target_unhealthy"), 4, "one for each answer that is another one")
+	require.Len(t, w.logged("target_healthy"), 1)
 }
 
 // C60: the next owner asks where the former one was cut off.

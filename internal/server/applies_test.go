@@ -397,3 +397,14 @@ func (w *world) applySeries() map[string]float64 {
 	maps.DeleteFunc(have, func(_ string, n float64) bool { return n == 0 })
 	return have
 }
+
+// Each target hears of its turn, and none of them polls for it.
+func TestApplyTurnsAreHeardOf(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	w.startRegions(asia, eu, us)
+	began := time.Now()
+	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	require.Less(t, time.Since(began), 10*time.Second, "by notifications, not by the poll of every 15 s")
+}

@@ -125,8 +125,9 @@ func TestRefusedSpecIsTriedOnce(t *testing.T) {
 	require.Equal(t, 2, tried())
 }
 
-// I4: a definition that cannot be read for a while (its view is gone) stops its own objects only, and nothing of them is
-// lost: not what was blocked before, and not what was changed meanwhile.
+// I4: a definition that cannot be read for a while (a table stands where its view should, which the leader does not mend by
+// itself) stops its own objects only, and nothing of them is lost: not what was blocked before, and not what was changed
+// meanwhile.
 func TestBrokenDefinitionStopsItsObjectsOnly(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -147,13 +148,13 @@ func TestBrokenDefinitionStopsItsObjectsOnly(t *testing.T) {
 	w.seen("eu")
 
 	definition := w.text(`SELECT pg_get_viewdef('reconciler.desired_app'::regclass)`)
-	w.db.Exec(t, `DROP VIEW reconciler.desired_app`)
+	w.db.Exec(t, `DROP VIEW reconciler.desired_app; CREATE TABLE reconciler.desired_app ()`)
 	w.db.Exec(t, `UPDATE apps SET image = 'v2'`) // the one that is blocked too; and more than the guard lets pass if they were deletes
 	w.db.Exec(t, `INSERT INTO others VALUES (1)`)
 	want["other/1"] = `{"id": 1}`
 	eu.eventually(t, want)
 	w.eventually("its objects were looked at", func() bool { return len(w.logged("rows_unreadable")) > 0 })
-	w.db.Exec(t, fmt.Sprintf(`CREATE VIEW reconciler.desired_app AS %s`, definition))
+	w.db.Exec(t, fmt.Sprintf(`DROP TABLE reconciler.desired_app; CREATE VIEW reconciler.desired_app AS %s`, definition))
 	for i := range 30 {
 		want[fmt.Sprintf("app/%d", i+1)] = `"v2"`
 	}

@@ -195,7 +195,7 @@ func TestStopDrains(t *testing.T) {
 		defer close(stopped)
 		p.stop(t)
 	}()
-	w.eventually("it drains", func() bool { return len(w.logged("msg=draining")) == 1 })
+	w.eventually("no call begins any more", func() bool { return len(w.logged("target_draining")) == 1 })
 	g.lift()
 	<-stopped
 	want = maps.Clone(want)

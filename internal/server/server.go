@@ -69,9 +69,11 @@ type Server struct {
 	ticker   *outbox.Ticker
 	steward  *outbox.Steward
 	leases   *lease.Manager
+	memory   *apply.Memory
 
-	mu     sync.Mutex // guards synced
+	mu     sync.Mutex // guards what follows
 	synced map[string]bool
+	owners map[int32]*apply.Owner // by target
 }
 
 // New prepares a server. Nothing is opened before Run.
@@ -88,7 +90,8 @@ func New(opts Options) *Server {
 	}
 	return &Server{
 		opts: opts, instance: uuid.NewString(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), log: opts.Logger,
-		metrics: metrics.New(opts.Registry), catalog: &desired.Catalog{}, synced: map[string]bool{},
+		metrics: metrics.New(opts.Registry), catalog: &desired.Catalog{}, synced: map[string]bool{}, owners: map[int32]*apply.Owner{},
+		memory: apply.NewMemory(),
 	}
 }
 
@@ -115,6 +118,7 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(func() error { return s.listener.Run(running) })
 	group.Go(func() error { return s.ticker.Follow(running) })
 	group.Go(func() error { return s.followCatalog(running) })
+	group.Go(func() error { return s.watchTurns(running) })
 	if err := s.leases.Start(loops); err != nil {
 		stop()
 		return errors.Join(database.Explain(err), group.Wait())

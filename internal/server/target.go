@@ -12,6 +12,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/store"
 	"github.com/pgreconciler/reconciler/internal/sync"
 )
 
@@ -36,8 +37,8 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 	defer s.listener.Unsubscribe(outbox.ChannelControl, control)
 	syncControl := s.listener.Subscribe(outbox.ChannelControl)
 	defer s.listener.Unsubscribe(outbox.ChannelControl, syncControl)
-	turn := s.listener.Subscribe(outbox.ChannelTurn)
-	defer s.listener.Unsubscribe(outbox.ChannelTurn, turn)
+	s.setOwner(grant.ID, owner)
+	defer s.setOwner(grant.ID, nil)
 	runner := sync.NewRunner(s.syncConfig(target, grant, owner, syncControl))
 
 	log.Info("target_owned", "clean", grant.Clean, "fresh", grant.Fresh)
@@ -47,7 +48,7 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 	group, work := errgroup.WithContext(ctx)
 	group.Go(func() error { return owner.Run(work) })
 	group.Go(func() error { return runner.Run(work) })
-	group.Go(func() error { return steer(work, grant, owner, control, turn) })
+	group.Go(func() error { return steer(work, grant, owner, control) })
 	err := group.Wait()
 	if owner.Overran() {
 		s.askSuccessor(ctx, runner, log)
@@ -84,7 +85,7 @@ func (s *Server) applyConfig(t config.Target, grant *lease.Grant) apply.Config {
 	return apply.Config{
 		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Feed: s.feed, Catalog: s.catalog,
 		Concurrency: t.Concurrency, Timeout: t.Timeout, Rate: t.Rate, Backoff: apply.Backoff{Min: t.Backoff.Min, Max: t.Backoff.Max},
-		Guard: t.Guard.Limits(), Logger: s.log, Metrics: s.metrics, Observe: s.opts.Events,
+		Guard: t.Guard.Limits(), Memory: s.memory, Logger: s.log, Metrics: s.metrics, Observe: s.opts.Events,
 	}
 }
 
@@ -97,7 +98,7 @@ func (s *Server) syncConfig(t config.Target, grant *lease.Grant, owner *apply.Ow
 }
 
 // steer tells the owner of commands, until the grant drains.
-func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control, turn <-chan struct{}) error {
+func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control <-chan struct{}) error {
 	timer := time.NewTimer(steerEvery)
 	defer timer.Stop()
 	for {
@@ -107,7 +108,6 @@ func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control,
 		case <-grant.Draining():
 			return nil
 		case <-control:
-		case <-turn:
 		case <-timer.C:
 		}
 		if err := owner.Refresh(ctx); err != nil {
@@ -117,6 +117,55 @@ func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control,
 			return err
 		}
 		timer.Reset(steerEvery)
+	}
+}
+
+// setOwner remembers who works on a target; nil: nobody any more.
+func (s *Server) setOwner(target int32, owner *apply.Owner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if owner == nil {
+		delete(s.owners, target)
+	} else {
+		s.owners[target] = owner
+	}
+}
+
+// watchTurns tells owners that there may be something for them to do in an apply. One look serves them all: they may be
+// a thousand, and mostly it is the turn of one.
+func (s *Server) watchTurns(ctx context.Context) error {
+	turn := s.listener.Subscribe(outbox.ChannelTurn)
+	defer s.listener.Unsubscribe(outbox.ChannelTurn, turn)
+	failing := false // and it was said
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-turn:
+		}
+		rows, err := store.New(s.work).TargetsWithTurn(ctx, s.instance)
+		if err != nil && ctx.Err() == nil && !failing {
+			s.log.Warn("turns_unreadable", "error", err, "effect", "every target asks for its turn in applies by itself")
+		}
+		failing = err != nil
+		s.tellTurns(rows, failing)
+	}
+}
+
+// tellTurns tells those owners whose targets are named; all: every one, since nobody knows.
+func (s *Server) tellTurns(rows []store.TargetsWithTurnRow, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if all {
+		for _, owner := range s.owners {
+			owner.Turn(true, true)
+		}
+		return
+	}
+	for _, row := range rows {
+		if owner := s.owners[row.TargetID]; owner != nil {
+			owner.Turn(row.Turn, row.Health)
+		}
 	}
 }
 

@@ -291,7 +291,7 @@ func (q *Queries) ApplyTargetLines(ctx context.Context, arg ApplyTargetLinesPara
 }
 
 const operationsClaim = `-- name: OperationsClaim :one
-SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again
+SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again, c.busy::boolean AS busy
 FROM reconciler.claim_operations($1::int, $2::uuid, $3::bigint, $4::interval) AS c
 `
 
@@ -306,6 +306,7 @@ type OperationsClaimRow struct {
 	OperationIds []int64
 	StoppingIds  []int64
 	Again        float64
+	Busy         bool
 }
 
 func (q *Queries) OperationsClaim(ctx context.Context, arg OperationsClaimParams) (OperationsClaimRow, error) {
@@ -316,7 +317,12 @@ func (q *Queries) OperationsClaim(ctx context.Context, arg OperationsClaimParams
 		arg.Patience,
 	)
 	var i OperationsClaimRow
-	err := row.Scan(&i.OperationIds, &i.StoppingIds, &i.Again)
+	err := row.Scan(
+		&i.OperationIds,
+		&i.StoppingIds,
+		&i.Again,
+		&i.Busy,
+	)
 	return i, err
 }
 
@@ -339,6 +345,36 @@ func (q *Queries) StopsConfirm(ctx context.Context, arg StopsConfirmParams) erro
 		arg.OperationIds,
 	)
 	return err
+}
+
+const targetsWithTurn = `-- name: TargetsWithTurn :many
+SELECT t.target_id::int AS target_id, t.turn::boolean AS turn, t.health::boolean AS health FROM reconciler.turns($1::uuid) AS t
+`
+
+type TargetsWithTurnRow struct {
+	TargetID int32
+	Turn     bool
+	Health   bool
+}
+
+func (q *Queries) TargetsWithTurn(ctx context.Context, owner string) ([]TargetsWithTurnRow, error) {
+	rows, err := q.db.Query(ctx, targetsWithTurn, owner)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TargetsWithTurnRow
+	for rows.Next() {
+		var i TargetsWithTurnRow
+		if err := rows.Scan(&i.TargetID, &i.Turn, &i.Health); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const tasksPage = `-- name: TasksPage :many
@@ -385,4 +421,21 @@ func (q *Queries) TasksPage(ctx context.Context, arg TasksPageParams) ([]TasksPa
 		return nil, err
 	}
 	return items, nil
+}
+
+const unopenedKeys = `-- name: UnopenedKeys :one
+SELECT (u.keys IS NULL)::boolean AS everything, coalesce(u.keys, '{}')::text[] AS keys FROM (SELECT reconciler.unopened_keys($1::int) AS keys OFFSET 0) AS u
+`
+
+type UnopenedKeysRow struct {
+	Everything bool
+	Keys       []string
+}
+
+// Objects of a resource that applies have changed which are not open yet; or everything, perhaps.
+func (q *Queries) UnopenedKeys(ctx context.Context, resourceID int32) (UnopenedKeysRow, error) {
+	row := q.db.QueryRow(ctx, unopenedKeys, resourceID)
+	var i UnopenedKeysRow
+	err := row.Scan(&i.Everything, &i.Keys)
+	return i, err
 }

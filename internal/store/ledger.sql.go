@@ -11,9 +11,13 @@ import (
 )
 
 const ledgerDue = `-- name: LedgerDue :many
-SELECT resource_id, key FROM reconciler.ledger
-WHERE target_id = $1 AND state IN ('pending', 'failing') AND next_attempt_at <= clock_timestamp()
-ORDER BY next_attempt_at LIMIT $2::int
+(SELECT resource_id, key, 0::float8 AS seconds FROM reconciler.ledger
+WHERE target_id = $1::int AND state IN ('pending', 'failing') AND next_attempt_at <= statement_timestamp()
+ORDER BY next_attempt_at LIMIT $2::int)
+UNION ALL
+(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 FROM reconciler.ledger
+WHERE target_id = $1::int AND state IN ('pending', 'failing') AND next_attempt_at > statement_timestamp()
+ORDER BY next_attempt_at LIMIT 1)
 `
 
 type LedgerDueParams struct {
@@ -24,8 +28,11 @@ type LedgerDueParams struct {
 type LedgerDueRow struct {
 	ResourceID int32
 	Key        string
+	Seconds    float64
 }
 
+// What is due, oldest first, and the object that is due next, which alone has seconds until then. Both are of one moment:
+// nothing becomes due between two looks and waits for the one after.
 func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerDueRow, error) {
 	rows, err := q.db.Query(ctx, ledgerDue, arg.TargetID, arg.MaxRows)
 	if err != nil {
@@ -35,7 +42,7 @@ func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerD
 	var items []LedgerDueRow
 	for rows.Next() {
 		var i LedgerDueRow
-		if err := rows.Scan(&i.ResourceID, &i.Key); err != nil {
+		if err := rows.Scan(&i.ResourceID, &i.Key, &i.Seconds); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -71,19 +78,6 @@ func (q *Queries) LedgerInHand(ctx context.Context, arg LedgerInHandParams) erro
 		arg.Patience,
 	)
 	return err
-}
-
-const ledgerNextDue = `-- name: LedgerNextDue :one
-SELECT coalesce((SELECT extract(epoch FROM next_attempt_at - clock_timestamp()) FROM reconciler.ledger
-    WHERE target_id = $1 AND state IN ('pending', 'failing') AND next_attempt_at > clock_timestamp() ORDER BY next_attempt_at LIMIT 1), 86400)::float8 AS seconds
-`
-
-// Seconds until the next object is due that is not due yet; a day when there is none.
-func (q *Queries) LedgerNextDue(ctx context.Context, targetID int32) (float64, error) {
-	row := q.db.QueryRow(ctx, ledgerNextDue, targetID)
-	var seconds float64
-	err := row.Scan(&seconds)
-	return seconds, err
 }
 
 const ledgerPresent = `-- name: LedgerPresent :one

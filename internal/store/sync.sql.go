@@ -20,25 +20,33 @@ func (q *Queries) ControlNotify(ctx context.Context) error {
 	return err
 }
 
-const cursorCovers = `-- name: CursorCovers :one
-SELECT (t.cursor_snapshot IS NOT NULL
-    AND NOT EXISTS (SELECT FROM reconciler.outbox o WHERE o.xid >= pg_snapshot_xmax(t.cursor_snapshot) AND pg_visible_in_snapshot(o.xid, $1::text::pg_snapshot))
-    AND NOT EXISTS (SELECT FROM reconciler.outbox o WHERE o.xid = ANY (ARRAY(SELECT pg_snapshot_xip(t.cursor_snapshot))) AND pg_visible_in_snapshot(o.xid, $1::text::pg_snapshot))
-)::boolean AS covers
-FROM reconciler.targets t WHERE t.id = $2::int
+const coveringRevision = `-- name: CoveringRevision :one
+SELECT coalesce(reconciler.covering_revision($1::text::pg_snapshot), -1)::bigint AS revision
 `
 
-type CursorCoversParams struct {
-	Snapshot string
+// A revision to which everything belongs that a snapshot sees; -1: there is none yet.
+func (q *Queries) CoveringRevision(ctx context.Context, snapshot string) (int64, error) {
+	row := q.db.QueryRow(ctx, coveringRevision, snapshot)
+	var revision int64
+	err := row.Scan(&revision)
+	return revision, err
+}
+
+const cursorPassed = `-- name: CursorPassed :one
+SELECT coalesce(t.cursor_revision >= $1::bigint, false)::boolean AS passed FROM reconciler.targets t WHERE t.id = $2::int
+`
+
+type CursorPassedParams struct {
+	Revision int64
 	TargetID int32
 }
 
-// Whether a target's cursor has passed every outbox row that was visible at a snapshot.
-func (q *Queries) CursorCovers(ctx context.Context, arg CursorCoversParams) (bool, error) {
-	row := q.db.QueryRow(ctx, cursorCovers, arg.Snapshot, arg.TargetID)
-	var covers bool
-	err := row.Scan(&covers)
-	return covers, err
+// Whether a target's cursor has come to a revision.
+func (q *Queries) CursorPassed(ctx context.Context, arg CursorPassedParams) (bool, error) {
+	row := q.db.QueryRow(ctx, cursorPassed, arg.Revision, arg.TargetID)
+	var passed bool
+	err := row.Scan(&passed)
+	return passed, err
 }
 
 const driftClear = `-- name: DriftClear :exec

@@ -38,7 +38,10 @@ const (
 
 const (
 	progressEvery = time.Second
-	coversEvery   = 250 * time.Millisecond
+	coversEvery   = 100 * time.Millisecond
+	// backlogMost is how long a run that nobody asked for leaves the first turn to changes that were there before it: what it would
+	// find to differ because of them is done then, and not done twice.
+	backlogMost = 10 * time.Second
 	// failedPause is the pause before a failed run is made again.
 	failedPause = 10 * time.Second
 )
@@ -324,6 +327,11 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (Progress, int
 		return Progress{}, 0, err
 	}
 	work := &apply.Run{}
+	if run.Reason == reasonStart || run.Reason == reasonTakeover || run.Reason == reasonInterval {
+		if _, err := r.awaitCursor(ctx, time.After(backlogMost)); err != nil {
+			return Progress{}, 0, err
+		}
+	}
 	report := newReport(r, run)
 	scan := r.prepare(run, report, work)
 	// Whatever else is asked for, the first look after a crash must see what the former owner's last call has done.
@@ -407,28 +415,46 @@ func (r *Runner) progress(id int64) func(context.Context, Progress) error {
 // settleClean marks the target clean once the cursor has passed everything that was committed before now: until then a
 // delete of an object that the ledger never knew may still be on its way, and must be carried out.
 func (r *Runner) settleClean(ctx context.Context) error {
-	snapshot, err := r.queries.SnapshotNow(ctx)
-	if err != nil {
-		return fmt.Errorf("take a snapshot after a sync: %w", err)
-	}
-	for {
-		covers, err := r.queries.CursorCovers(ctx, store.CursorCoversParams{TargetID: r.cfg.Grant.ID, Snapshot: snapshot})
-		if err != nil {
-			return fmt.Errorf("compare the cursor with a snapshot: %w", err)
-		}
-		if covers {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(coversEvery):
-		}
+	if covers, err := r.awaitCursor(ctx, nil); !covers {
+		return err
 	}
 	crash.Point(crash.BeforeClean)
-	_, err = r.queries.TargetMarkClean(ctx, store.TargetMarkCleanParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term})
+	_, err := r.queries.TargetMarkClean(ctx, store.TargetMarkCleanParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term})
 	if err != nil {
 		return fmt.Errorf("mark target %s clean: %w", r.cfg.Name, err)
 	}
 	return r.cfg.Owner.Refresh(ctx)
+}
+
+// awaitCursor waits until the cursor has passed everything that was committed before now, and says whether it has; not when
+// the context ends or until comes before that. A nil until never comes.
+func (r *Runner) awaitCursor(ctx context.Context, until <-chan time.Time) (bool, error) {
+	snapshot, err := r.queries.SnapshotNow(ctx)
+	if err != nil {
+		return false, fmt.Errorf("take a snapshot for a sync: %w", err)
+	}
+	revision := int64(-1)
+	for {
+		if revision < 0 {
+			if revision, err = r.queries.CoveringRevision(ctx, snapshot); err != nil {
+				return false, fmt.Errorf("find the revision of what was committed before a sync: %w", err)
+			}
+		}
+		if revision >= 0 {
+			passed, err := r.queries.CursorPassed(ctx, store.CursorPassedParams{TargetID: r.cfg.Grant.ID, Revision: revision})
+			if err != nil {
+				return false, fmt.Errorf("compare the cursor with a revision: %w", err)
+			}
+			if passed {
+				return true, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return false, nil
+		case <-until:
+			return false, nil
+		case <-time.After(coversEvery):
+		}
+	}
 }

@@ -18,6 +18,7 @@ const (
 	guardFile   = "internal/apply/guard.go"
 	trackerFile = "internal/apply/tracker.go"
 	tickerFile  = "internal/outbox/ticker.go"
+	feedFile    = "internal/outbox/feed.go"
 	stewardFile = "internal/outbox/steward.go"
 	scanFile    = "internal/sync/scan.go"
 	runnerFile  = "internal/sync/runner.go"
@@ -34,6 +35,7 @@ const (
 	appliesSQL  = "db/migrations/00013_applies.sql"
 	turnFile    = "internal/apply/turn.go"
 	readFile    = "internal/desired/read.go"
+	serverFile  = "internal/server/server.go"
 )
 
 // All lists every mutant.

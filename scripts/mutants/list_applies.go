@@ -57,4 +57,14 @@ var applies = []Mutant{
 		Edits:   []Edit{{appliesSQL, "ELSIF o.is_open AND o.term IS DISTINCT FROM claim_operations.term THEN", "ELSIF false THEN"}},
 		Package: applyTests, Run: "^TestApplyTakeover$",
 	},
+	{
+		Name: "waiting-holds-apply", Invariant: "applies", Removed: "owners that only wait for others leave the apply to those whose turn it is",
+		Edits:   []Edit{{appliesSQL, "p.ordinal < x.ordinal AND p.state NOT IN", "false AND p.state NOT IN"}},
+		Package: applyTests, Run: "^TestWaitingForOthersHoldsNobody$",
+	},
+	{
+		Name: "turns-unheard", Invariant: "applies", Removed: "owners are told when their turn has come",
+		Edits:   []Edit{{serverFile, "	group.Go(func() error { return s.watchTurns(running) })\n", ""}},
+		Package: serverTests, Run: "^TestApplyTurnsAreHeardOf$",
+	},
 }

@@ -159,6 +159,23 @@ var plans = []Mutant{
 		Edits:   []Edit{{desiredRead, "	if n < manyKeys {\n", "	if n < 1000*manyKeys {\n"}},
 		Package: "./internal/desired", Run: "^TestPlansOfSmallTablesAreNotKept$",
 	},
+	{
+		Name: "tick-plan-of-an-empty-outbox", Invariant: "C20", Removed: "ticks walk the outbox's index, even when it was empty as they were planned",
+		Edits:   []Edit{{tickerFile, "Settings: database.WalkSession()}", "Settings: database.Session()}"}},
+		Package: outboxTests, Run: "^TestPlansForAnEmptyOutboxServeAFullOne$",
+	},
+	{
+		Name: "delta-plan-of-an-empty-outbox", Invariant: "C20", Removed: "so do the pages that owners read",
+		Edits:   []Edit{{feedFile, "store.New(database.Walk(f.db)).OutboxDelta", "store.New(f.db).OutboxDelta"}},
+		Package: outboxTests, Run: "^TestPlansForAnEmptyOutboxServeAFullOne$",
+	},
+	{
+		Name: "gate-plan-of-quiet-times", Invariant: "C20", Removed: "what a gate held is found by its key, also when next to nothing was held as that was planned",
+		Edits: []Edit{{
+			appliesSQL, "l.state::text = 'held' AND l.held_by = 'gate' OR fresh AND l.state::text IN", "l.state = 'held' AND l.held_by = 'gate' OR fresh AND l.state IN",
+		}},
+		Package: applyTests, Run: "^TestApplyOfManyAfterQuietTimes$",
+	},
 }
 
 // I12: a restore is noticed.

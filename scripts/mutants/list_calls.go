@@ -101,7 +101,7 @@ var massDeletes = []Mutant{
 	},
 	{
 		Name: "page-uncounted", Invariant: "I6", Removed: "the deletes of a page are counted before the first",
-		Edits:   []Edit{{readerFile, "if err := o.countDeletes(ctx, items, events.More, &o.batch); err != nil {", "if err := error(nil); err != nil {"}},
+		Edits:   []Edit{{readerFile, "if err := o.countDeletes(ctx, found.items, more, &o.batch); err != nil {", "if err := error(nil); err != nil {"}},
 		Package: serverTests, Run: "^TestGuardHoldsMassDeletes$",
 	},
 	{

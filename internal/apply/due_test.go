@@ -1,0 +1,52 @@
+package apply_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// What is due is found oldest first, and with it when the next object is due, in one statement that reads no more than it
+// returns, however many fail.
+func TestDueObjectsAreFoundWithTheNextOne(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+		SELECT t.id, 1, n::text, 'failing', true, true, now() + (n - 3000.5) * interval '1 h' FROM reconciler.targets t, generate_series(1, 6000) AS n WHERE t.name = 'eu'`)
+	db.Exec(t, "VACUUM ANALYZE reconciler.ledger")
+	tx, err := db.Pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(t.Context()) }()
+	var target int32
+	require.NoError(t, tx.QueryRow(t.Context(), "SELECT id FROM reconciler.targets WHERE name = 'eu'").Scan(&target))
+	look := func(most int32) (keys []string, seconds []float64) {
+		rows, err := store.New(tx).LedgerDue(t.Context(), store.LedgerDueParams{TargetID: target, MaxRows: most})
+		require.NoError(t, err)
+		for _, row := range rows {
+			keys, seconds = append(keys, row.Key), append(seconds, row.Seconds)
+		}
+		return keys, seconds
+	}
+	const read = "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables WHERE relname = 'ledger'"
+	var before, after int
+	require.NoError(t, tx.QueryRow(t.Context(), read).Scan(&before))
+	keys, seconds := look(3)
+	require.NoError(t, tx.QueryRow(t.Context(), read).Scan(&after))
+	require.Equal(t, []string{"1", "2", "3", "3001"}, keys)
+	require.Equal(t, []float64{0, 0, 0}, seconds[:3])
+	require.Greater(t, seconds[3], 0.)
+	require.LessOrEqual(t, seconds[3], 1800.)
+	require.LessOrEqual(t, after-before, 2*len(keys))
+
+	_, err = tx.Exec(t.Context(), "DELETE FROM reconciler.ledger WHERE key <> '6000'")
+	require.NoError(t, err)
+	keys, seconds = look(3)
+	require.Equal(t, []string{"6000"}, keys)
+	require.Greater(t, seconds[0], 2900*3600.)
+	_, err = tx.Exec(t.Context(), "UPDATE reconciler.ledger SET state = 'applied', applied_hash = '0123456789abcdef', next_attempt_at = NULL")
+	require.NoError(t, err)
+	keys, _ = look(3)
+	require.Empty(t, keys)
+}
