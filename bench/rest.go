@@ -13,8 +13,12 @@ func benchRest(ctx context.Context, l *lab) ([]Figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Statistics are written with a delay, and the leader goes to sleep first.
-	time.Sleep(5 * time.Second)
+	// Only the product's transactions are to be counted.
+	if err := l.exec(ctx, `ALTER SYSTEM SET autovacuum = off`, `SELECT pg_reload_conf()`); err != nil {
+		return nil, err
+	}
+	// A session writes its statistics up to ten seconds later: those of the sync are not to be counted. And the leader goes to sleep first.
+	time.Sleep(max(time.Second, time.Duration(l.scale*float64(20*time.Second))))
 	const statements = `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`
 	watch := max(5*time.Second, time.Duration(l.scale*float64(time.Minute)))
 	began := time.Now()
@@ -33,6 +37,9 @@ func benchRest(ctx context.Context, l *lab) ([]Figure, error) {
 	}
 	spent, err := p.cpu()
 	if err != nil {
+		return nil, err
+	}
+	if err := l.exec(ctx, `ALTER SYSTEM RESET autovacuum`, `SELECT pg_reload_conf()`); err != nil {
 		return nil, err
 	}
 	seconds := time.Since(began).Seconds()
@@ -128,7 +135,7 @@ func benchTargets(ctx context.Context, l *lab) ([]Figure, error) {
 	for _, n := range crowd[1:] {
 		figures = append(figures,
 			Figure{Bench: "targets", What: fmt.Sprintf("%d changes over %d targets", changes, n), Unit: "changes/s", Values: rates[n], Against: "1 target", Limits: rates[1]}.atLeast(1/1.5, "≥ 0.67"),
-			Figure{Bench: "targets", What: fmt.Sprintf("connections, %d targets", n), Unit: "", Values: connections[n], Against: "1 target", Limits: connections[1]}.atMost(1.2, "constant"))
+			Figure{Bench: "targets", What: fmt.Sprintf("connections, %d targets", n), Unit: "", Values: connections[n]}.atMost(14, "constant: ≤ 14"))
 	}
 	return figures, nil
 }
