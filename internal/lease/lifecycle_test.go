@@ -229,12 +229,20 @@ func TestStop(t *testing.T) {
 	t.Run("IsWhatTheEndOfTheContextOfStartDoes", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
-		a := f.replica(quick, []string{"x"})
+		owned, causes := make(chan struct{}), make(chan error, 1)
+		a := f.replica(quick, []string{"x"}, func(c *Config) {
+			c.RunTarget = func(ctx context.Context, _ *Grant) error {
+				close(owned)
+				<-ctx.Done() // it is asked to drain, too, at the same moment
+				causes <- context.Cause(ctx)
+				return context.Cause(ctx)
+			}
+		})
 		ctx, cancel := context.WithCancel(t.Context())
 		require.NoError(t, a.Start(ctx))
-		first := receive(t, a.runs)
+		receive(t, owned)
 		cancel()
-		<-first.ended
+		require.Equal(t, context.Canceled, receive(t, causes))
 		require.NoError(t, a.Stop(t.Context()))
 		require.Equal(t, "[null, false]", value[string](f, "SELECT jsonb_build_array(owner, clean)::text FROM reconciler.targets"))
 	})

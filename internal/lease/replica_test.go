@@ -129,7 +129,7 @@ func (f *fleet) own(r *replica) func(context.Context, *Grant) error {
 		r.runs <- this
 		select {
 		case <-g.Draining():
-			return context.Cause(ctx) // nil, unless it was cut off before it could see that it is to drain
+			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
