@@ -4,11 +4,13 @@ import "slices"
 
 // Packages whose tests notice.
 const (
-	applyTests  = "./internal/apply"
-	faultTests  = "./internal/faulttest"
-	leaseTests  = "./internal/lease"
-	outboxTests = "./internal/outbox"
-	serverTests = "./internal/server"
+	applyTests   = "./internal/apply"
+	desiredTests = "./internal/desired"
+	faultTests   = "./internal/faulttest"
+	leaseTests   = "./internal/lease"
+	outboxTests  = "./internal/outbox"
+	serverTests  = "./internal/server"
+
 	ownerFile   = "internal/apply/owner.go"
 	workFile    = "internal/apply/work.go"
 	queueFile   = "internal/apply/queue.go"
@@ -27,6 +29,7 @@ const (
 	syncSQL     = "internal/store/sync.sql.go"
 	desiredPage = "internal/desired/page.go"
 	leaseSQL    = "internal/store/lease.sql.go"
+	ledgerSQL   = "internal/store/ledger.sql.go"
 	captureSQL  = "db/migrations/00003_capture.sql"
 	cursorSQL   = "db/migrations/00005_cursor.sql"
 	settleSQL   = "db/migrations/00012_settle.sql"
@@ -34,7 +37,6 @@ const (
 	reloadFile  = "internal/driver/file/reload.go"
 	appliesSQL  = "db/migrations/00013_applies.sql"
 	turnFile    = "internal/apply/turn.go"
-	readFile    = "internal/desired/read.go"
 	serverFile  = "internal/server/server.go"
 )
 

@@ -44,7 +44,7 @@ var applies = []Mutant{
 	},
 	{
 		Name: "unopened-read", Invariant: "applies", Removed: "an object waits for the apply that has changed it to be open",
-		Edits:   []Edit{{readFile, `ELSE '{}' END)::text[]), true)"`, `ELSE '{}' END)::text[]) AND false, true)"`}},
+		Edits:   []Edit{{desiredRead, `ELSE '{}' END)::text[]), true)"`, `ELSE '{}' END)::text[]) AND false, true)"`}},
 		Package: serverTests, Run: "^TestApplyThatIsNotOpenHoldsWhatItChanged$",
 	},
 	{

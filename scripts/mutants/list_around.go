@@ -157,7 +157,7 @@ var plans = []Mutant{
 	{
 		Name: "plans-kept", Invariant: "C20", Removed: "a query of many keys is planned for itself, not when the table was small",
 		Edits:   []Edit{{desiredRead, "	if n < manyKeys {\n", "	if n < 1000*manyKeys {\n"}},
-		Package: "./internal/desired", Run: "^TestPlansOfSmallTablesAreNotKept$",
+		Package: desiredTests, Run: "^TestPlansOfSmallTablesAreNotKept$",
 	},
 	{
 		Name: "tick-plan-of-an-empty-outbox", Invariant: "C20", Removed: "ticks walk the outbox's index, even when it was empty as they were planned",
@@ -175,6 +175,11 @@ var plans = []Mutant{
 			appliesSQL, "l.state::text = 'held' AND l.held_by = 'gate' OR fresh AND l.state::text IN", "l.state = 'held' AND l.held_by = 'gate' OR fresh AND l.state IN",
 		}},
 		Package: applyTests, Run: "^TestApplyOfManyAfterQuietTimes$",
+	},
+	{
+		Name: "due-all-read", Invariant: "C20", Removed: "which object is due next is asked with a time that an index can be searched for",
+		Edits:   []Edit{{ledgerSQL, "next_attempt_at > statement_timestamp()", "next_attempt_at > clock_timestamp()"}},
+		Package: applyTests, Run: "^TestDueObjectsAreFoundWithTheNextOne$",
 	},
 }
 

@@ -53,6 +53,11 @@ var isolation = []Mutant{
 		Edits:   []Edit{{desiredRead, "\tif err == nil || !isDataError(err) {\n\t\treturn rows, err\n", "\tif true {\n\t\treturn rows, err\n"}},
 		Package: serverTests, Run: "^TestBadObjectsHurtThemselvesOnly$",
 	},
+	{
+		Name: "unreadable-row-spoils-its-table", Invariant: "I4", Removed: "a row that is looked at alone has no other evaluated",
+		Edits:   []Edit{{desiredRead, "	if alone {\n", "	if false {\n"}},
+		Package: desiredTests, Run: "^TestPagesOverRowsThatCannotBeEvaluated$",
+	},
 }
 
 // I5: a delete needs proof.
