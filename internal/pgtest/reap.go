@@ -70,6 +70,7 @@ func reaperMain(dir string, linger time.Duration) int {
 	if err != nil {
 		return 0
 	}
+	defer users.Close() // Not before: a file that nobody mentions any more is closed with the next garbage, and the lock is gone.
 	for {
 		if err := flock(users, syscall.LOCK_EX); err != nil {
 			return 1
@@ -119,13 +120,23 @@ func reap(ctx context.Context, users *os.File, dir string) error {
 			return err
 		}
 	}
-	// Renamed first: in a directory that is being emptied the next process would find a lock to take, and lose what it makes.
-	// What stays of it if we die here, the next sweep removes.
-	removed := dir + "." + uniqueName("removed")
-	if err := os.Rename(dir, removed); err != nil {
+	removed := removedName(dir)
+	if err := retire(dir, removed); err != nil {
 		return err
 	}
 	return os.RemoveAll(removed)
+}
+
+func removedName(dir string) string { return dir + "." + uniqueName("removed") }
+
+// retire takes the directory of a server that has ended out of the way before it is removed: in one that is being emptied the
+// next process would find a lock to take, and lose what it makes. What stays of it if we die over that, the next sweep
+// removes; it must name no server then, for there may be another one at the same place.
+func retire(dir, removed string) error {
+	if err := os.Remove(filepath.Join(dir, stateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return os.Rename(dir, removed)
 }
 
 // sweep reaps every directory in base, except one, whose users and reaper have all died. It is a

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -47,10 +48,10 @@ type child struct {
 }
 
 // startChild starts a process that uses a server, with temporary files, and so shared servers, of its own.
-func startChild(t *testing.T, what, temp string) *child {
+func startChild(t *testing.T, what, temp string, env ...string) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$")
-	cmd.Env = append(os.Environ(), childEnv+"="+what, "TMPDIR="+temp)
+	cmd.Env = slices.Concat(os.Environ(), []string{childEnv + "=" + what, "TMPDIR=" + temp}, env)
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
@@ -103,6 +104,44 @@ func TestServerEndsWithAKilledProcess(t *testing.T) {
 	require.True(t, i.answers(t.Context()))
 	c.kill(t)
 	requireGone(t, i)
+}
+
+// A lock ends with its file, and a file that nobody mentions any more is closed by the garbage collector.
+func TestReaperHoldsItsLockToTheEnd(t *testing.T) {
+	t.Parallel()
+	c := startChild(t, "own", tempFor(t), "GOMEMLIMIT=1") // its reaper collects garbage all the time
+	users, err := os.Open(filepath.Join(c.dir, usersLock))
+	require.NoError(t, err)
+	defer users.Close()
+	c.kill(t)
+	require.Eventually(t, func() bool {
+		i, err := load(c.dir)
+		return err == nil && i != nil && i.Ending || !isAt(users, filepath.Join(c.dir, usersLock))
+	}, reapTimeout, time.Millisecond)
+	require.NoError(t, flock(users, syscall.LOCK_SH))
+	require.False(t, isAt(users, filepath.Join(c.dir, usersLock)), "a share of a server that is being ended")
+}
+
+// What a reaper that died over it has left of a directory is not the server that lives under its former name by now.
+func TestSweepOfWhatIsLeftOfADirectoryTouchesNoOther(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir := filepath.Join(base, "server")
+	users, err := join(dir)
+	require.NoError(t, err)
+	require.NoError(t, (&instance{Dir: dir, Local: newLocal(dir, "none")}).save())
+	left := removedName(dir)
+	require.NoError(t, retire(dir, left))
+	require.NoError(t, users.Close())
+	current, err := join(dir)
+	require.NoError(t, err)
+	defer current.Close()
+
+	sweep(t.Context(), base, dir)
+	require.NoDirExists(t, left)
+	i, err := load(dir)
+	require.NoError(t, err)
+	require.Nil(t, i)
 }
 
 func TestProcessesShareAServerUntilTheLastOneIsGone(t *testing.T) {
