@@ -53,7 +53,7 @@ func (w *world) arrives(r *receiver, id int, target string) time.Duration {
 // off; memory is what a tenth of it takes; in the end the target has the rows that run, each by one call.
 func TestMillionRowsInOneTransaction(t *testing.T) {
 	t.Parallel()
-	w, r := newWorld(t), newReceiver(t, 0)
+	w, r := newGiantWorld(t), newReceiver(t, 0)
 	w.exec(fleet)
 	w.configure([]object{r.target("eu", object{"concurrency": 16}), r.target("us")}, object{"log": object{"level": "info", "format": "json"}})
 	w.env = []string{"PROCESS=one"}

@@ -48,7 +48,7 @@ func (w *world) whole(meanwhile ...string) int {
 func TestNoPlanReadsMoreThanItNeedsAtAMillionRows(t *testing.T) {
 	t.Parallel()
 	const first, fresh, updates, deletes = 1000, 2000, 200, 100
-	w := newWorld(t)
+	w := newGiantWorld(t)
 	w.exec(`CREATE TABLE apps (id bigint PRIMARY KEY, region text, version bigint NOT NULL DEFAULT 1, state text NOT NULL DEFAULT 'running')`)
 	w.exec(`CREATE INDEX ON apps (region, id) WHERE state = 'running'`)
 	w.exec(`SELECT reconciler.track('app', 'apps', '{id}', 'region', running => $$state = 'running'$$, ignore => '{region,state}')`)

@@ -26,6 +26,8 @@ const (
 	takeover = 10 * time.Second
 	// obeyed is how long an order may take to be obeyed.
 	obeyed = time.Second
+	// heard is less than the 15 s after which an owner looks for orders by itself, and more than a machine is busy.
+	heard = 10 * time.Second
 	// glance is the pause between two looks at what tells nobody that it has changed.
 	glance = 20 * time.Millisecond
 )
@@ -47,6 +49,13 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	return newWorldOn(t, pgtest.New(t))
+}
+
+// newGiantWorld has a server of its own. A transaction that is open for long is seen by every database of a server: the tests
+// of others, in which a leader goes to sleep, or a replication slot is made, would wait for its end.
+func newGiantWorld(t *testing.T) *world {
+	t.Helper()
+	return newWorldOn(t, pgtest.Server(t).New(t))
 }
 
 func newWorldOn(t *testing.T, db *pgtest.DB) *world {
