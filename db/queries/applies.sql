@@ -16,9 +16,6 @@ SELECT reconciler.open_applies(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sq
 -- name: ApplyFail :exec
 SELECT reconciler.fail_apply(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(id)::bigint, sqlc.arg(reason)::text);
 
--- name: AppliesForget :one
-SELECT reconciler.forget_applies(sqlc.arg(older_than)::interval, sqlc.arg(most)::int)::int AS forgotten;
-
 -- name: AppliesUnderWay :many
 -- How many applies that have not ended are in each state.
 SELECT state, count(*) AS applies FROM reconciler.applies WHERE completed_at IS NULL GROUP BY state;

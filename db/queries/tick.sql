@@ -41,13 +41,21 @@ FROM tick LEFT JOIN LATERAL (
     ) AS n ORDER BY n.xid, n.seq LIMIT (SELECT sqlc.arg(page_rows)::int)
 ) AS d ON true;
 
--- name: TickPrune :execrows
--- Keeps every tick of the last ten minutes, one for each minute before that back to max_age, and always the newest.
-DELETE FROM reconciler.ticks t
-WHERE t.at < clock_timestamp() - interval '10 minutes'
-  AND t.revision < (SELECT max(revision) FROM reconciler.ticks)
-  AND (t.at < clock_timestamp() - sqlc.arg(max_age)::interval
-    OR EXISTS (SELECT FROM reconciler.ticks n WHERE n.revision = t.revision + 1 AND date_trunc('minute', n.at) = date_trunc('minute', t.at)));
+-- name: Forget :exec
+-- What need not be kept any longer, in one statement. Of the ticks every one of the last ten minutes is kept, one for each
+-- minute before that back to max_age, and always the newest; a resource that untrack(release => 'delete') removed goes when
+-- its last object is gone; and of the applies that have ended so long ago, a few go at once.
+WITH ticks AS (
+    DELETE FROM reconciler.ticks t
+    WHERE t.at < clock_timestamp() - interval '10 minutes'
+      AND t.revision < (SELECT max(revision) FROM reconciler.ticks)
+      AND (t.at < clock_timestamp() - sqlc.arg(max_age)::interval
+        OR EXISTS (SELECT FROM reconciler.ticks n WHERE n.revision = t.revision + 1 AND date_trunc('minute', n.at) = date_trunc('minute', t.at)))
+), resources AS (
+    DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
+        SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id = r.id LIMIT 1) AS l)
+)
+SELECT reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most_applies)::int);
 
 -- name: OutboxDelta :many
 -- One page of what became visible between two snapshots, in the order (xid, seq), after a place in it. The order
@@ -127,11 +135,6 @@ SELECT pg_notify('reconciler_tick', '');
 
 -- name: Regenerate :one
 SELECT reconciler.regenerate(sqlc.arg(resource)::text)::int AS regenerated;
-
--- name: RemovedResourcesForget :execrows
--- A resource that untrack(release => 'delete') removed goes when its last object is gone.
-DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
-    SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id = r.id LIMIT 1) AS l);
 
 -- name: OutboxWhole :exec
 INSERT INTO reconciler.outbox (resource_id) VALUES (sqlc.arg(resource_id)::int);

@@ -177,8 +177,7 @@ func TestPsqlRuntimeMayDoWhatTheDaemonDoes(t *testing.T) {
 	resources, err := q.ResourceList(ctx)
 	require.NoError(t, err)
 	require.Len(t, resources, 1)
-	_, err = q.TickPrune(ctx, 0)
-	require.NoError(t, err)
+	require.NoError(t, q.Forget(ctx, store.ForgetParams{}))
 	require.Equal(t, []string{}, lines(t, conn, "SELECT * FROM reconciler.missing_rights(current_user, 'runtime')"))
 }
 

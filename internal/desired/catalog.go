@@ -2,6 +2,7 @@ package desired
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -19,23 +20,23 @@ type Catalog struct {
 
 // Dependency is one base table of a joined resource.
 type Dependency struct {
-	ID         int32
-	ResourceID int32
-	Columns    []string // columns of the relation that the image of a change names
+	ID         int32    `json:"id"`
+	ResourceID int32    `json:"-"`
+	Columns    []string `json:"columns"` // columns of the relation that the image of a change names
 }
 
 // Reload reads all definitions. It reports whether any of them is new, changed or gone.
 func (c *Catalog) Reload(ctx context.Context, db store.DBTX) (changed bool, err error) {
-	queries := store.New(db)
-	rows, err := queries.ResourceList(ctx)
+	rows, err := store.New(db).ResourceList(ctx)
 	if err != nil {
 		return false, fmt.Errorf("read the tracked resources: %w", err)
 	}
-	deps, err := queries.DependencyList(ctx)
-	if err != nil {
-		return false, fmt.Errorf("read the dependencies of resources: %w", err)
+	next, deps := make(map[int32]*Resource, len(rows)), map[int32]Dependency{}
+	for _, row := range rows {
+		if err := addDependencies(deps, row); err != nil {
+			return false, err
+		}
 	}
-	next := make(map[int32]*Resource, len(rows))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, row := range rows {
@@ -47,12 +48,21 @@ func (c *Catalog) Reload(ctx context.Context, db store.DBTX) (changed bool, err 
 		changed = true
 	}
 	changed = changed || len(next) != len(c.resources)
-	c.resources = next
-	c.deps = make(map[int32]Dependency, len(deps))
-	for _, d := range deps {
-		c.deps[d.ID] = Dependency{ID: d.ID, ResourceID: d.ResourceID, Columns: d.Columns}
-	}
+	c.resources, c.deps = next, deps
 	return changed, nil
+}
+
+// addDependencies adds those of a resource to deps.
+func addDependencies(deps map[int32]Dependency, row store.ResourceListRow) error {
+	var own []Dependency
+	if err := json.Unmarshal(row.Dependencies, &own); err != nil {
+		return fmt.Errorf("read the dependencies of resource %s: %w", row.Name, err)
+	}
+	for _, d := range own {
+		d.ResourceID = row.ID
+		deps[d.ID] = d
+	}
+	return nil
 }
 
 // ByID returns the resource with this id.

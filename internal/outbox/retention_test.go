@@ -209,15 +209,16 @@ func TestOldTicksAreForgotten(t *testing.T) {
 	b.exec(`DELETE FROM reconciler.ticks`)
 	b.exec(`INSERT INTO reconciler.ticks (revision, snapshot, at)
 		SELECT i, pg_current_snapshot(), date_trunc('minute', clock_timestamp()) - interval '2 hours' + i * interval '10 seconds' FROM generate_series(1, 720) AS i`)
-	_, err := store.New(b.db.Pool).TickPrune(t.Context(), time.Hour)
-	require.NoError(t, err)
+	forget := func() {
+		require.NoError(t, store.New(b.db.Pool).Forget(t.Context(), store.ForgetParams{MaxAge: time.Hour, AppliesKept: time.Hour}))
+	}
+	forget()
 	require.Equal(t, "720", b.text(`SELECT max(revision)::text FROM reconciler.ticks`))
 	require.Equal(t, "0", b.text(`SELECT count(*)::text FROM reconciler.ticks WHERE at < clock_timestamp() - interval '1 hour 1 second'`))
 	require.Equal(t, "1", b.text(`SELECT max(n)::text FROM (SELECT count(*) AS n FROM reconciler.ticks WHERE at < clock_timestamp() - interval '11 minutes' GROUP BY date_trunc('minute', at)) AS per_minute`))
 	require.Equal(t, "6", b.text(`SELECT max(n)::text FROM (SELECT count(*) AS n FROM reconciler.ticks WHERE at > clock_timestamp() - interval '9 minutes' GROUP BY date_trunc('minute', at)) AS per_minute`))
 	b.age("10 days")
-	_, err = store.New(b.db.Pool).TickPrune(t.Context(), time.Hour)
-	require.NoError(t, err)
+	forget()
 	require.Equal(t, "720", b.text(`SELECT string_agg(revision::text, ' ') FROM reconciler.ticks`))
 }
 

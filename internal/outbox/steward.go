@@ -288,14 +288,9 @@ func (s *Steward) keepHouse(ctx context.Context) error {
 		s.Metrics.Retained.Inc()
 		s.Logger.Debug("outbox_retained", "done", done)
 	}
-	if _, err := queries.TickPrune(ctx, s.MaxAge); err != nil {
-		return fmt.Errorf("forget old revisions: %w", err)
-	}
-	if _, err := queries.RemovedResourcesForget(ctx); err != nil {
-		return fmt.Errorf("forget removed resources: %w", err)
-	}
-	if _, err := queries.AppliesForget(ctx, store.AppliesForgetParams{OlderThan: appliesKept, Most: forgetMost}); err != nil {
-		return fmt.Errorf("forget old applies: %w", err)
+	err := queries.Forget(ctx, store.ForgetParams{MaxAge: s.MaxAge, AppliesKept: appliesKept, MostApplies: forgetMost})
+	if err != nil {
+		return fmt.Errorf("forget old revisions, removed resources and old applies: %w", err)
 	}
 	return s.mend(ctx)
 }

@@ -11,22 +11,6 @@ import (
 	"time"
 )
 
-const appliesForget = `-- name: AppliesForget :one
-SELECT reconciler.forget_applies($1::interval, $2::int)::int AS forgotten
-`
-
-type AppliesForgetParams struct {
-	OlderThan time.Duration
-	Most      int32
-}
-
-func (q *Queries) AppliesForget(ctx context.Context, arg AppliesForgetParams) (int32, error) {
-	row := q.db.QueryRow(ctx, appliesForget, arg.OlderThan, arg.Most)
-	var forgotten int32
-	err := row.Scan(&forgotten)
-	return forgotten, err
-}
-
 const appliesOpen = `-- name: AppliesOpen :one
 SELECT reconciler.open_applies($1::uuid, $2::bigint, $3::bigint[], $4::bigint, $5::int, $6::interval)::int AS opened
 `

@@ -7,37 +7,8 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 )
-
-const dependencyList = `-- name: DependencyList :many
-SELECT id, resource_id, columns FROM reconciler.dependencies ORDER BY id
-`
-
-type DependencyListRow struct {
-	ID         int32
-	ResourceID int32
-	Columns    []string
-}
-
-func (q *Queries) DependencyList(ctx context.Context) ([]DependencyListRow, error) {
-	rows, err := q.db.Query(ctx, dependencyList)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []DependencyListRow
-	for rows.Next() {
-		var i DependencyListRow
-		if err := rows.Scan(&i.ID, &i.ResourceID, &i.Columns); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
 
 const resourceList = `-- name: ResourceList :many
 SELECT r.id, r.name, r.version, r.key_types, r.match_columns, r.match_types, (r.removed_at IS NOT NULL)::boolean AS removed,
@@ -46,7 +17,8 @@ SELECT r.id, r.name, r.version, r.key_types, r.match_columns, r.match_types, (r.
                  AND r.target_bound IN (format('%I.%I', r.alias, a.attname), format('(%I.%I)::text', r.alias, a.attname)))
      AND r.target_bound !~ '^''[^'']*''::text$')::boolean AS any_target,
     (SELECT coalesce(array_agg(reconciler.key_value('%s', t::regtype) ORDER BY n), '{}') FROM unnest(r.key_types) WITH ORDINALITY AS k(t, n))::text[] AS key_casts,
-    (SELECT coalesce(array_agg(reconciler.key_text('%s', t::regtype) ORDER BY n), '{}') FROM unnest(r.key_types) WITH ORDINALITY AS k(t, n))::text[] AS key_texts
+    (SELECT coalesce(array_agg(reconciler.key_text('%s', t::regtype) ORDER BY n), '{}') FROM unnest(r.key_types) WITH ORDINALITY AS k(t, n))::text[] AS key_texts,
+    (SELECT coalesce(jsonb_agg(jsonb_build_object('id', d.id, 'columns', d.columns)), '[]') FROM reconciler.dependencies d WHERE d.resource_id = r.id)::jsonb AS dependencies
 FROM reconciler.resources r
 ORDER BY r.id
 `
@@ -62,8 +34,10 @@ type ResourceListRow struct {
 	AnyTarget    bool
 	KeyCasts     []string
 	KeyTexts     []string
+	Dependencies json.RawMessage
 }
 
+// With their dependencies: both of one moment.
 func (q *Queries) ResourceList(ctx context.Context) ([]ResourceListRow, error) {
 	rows, err := q.db.Query(ctx, resourceList)
 	if err != nil {
@@ -84,6 +58,7 @@ func (q *Queries) ResourceList(ctx context.Context) ([]ResourceListRow, error) {
 			&i.AnyTarget,
 			&i.KeyCasts,
 			&i.KeyTexts,
+			&i.Dependencies,
 		); err != nil {
 			return nil, err
 		}

@@ -34,6 +34,34 @@ func (q *Queries) ChangesUnexpanded(ctx context.Context) (bool, error) {
 	return unexpanded, err
 }
 
+const forget = `-- name: Forget :exec
+WITH ticks AS (
+    DELETE FROM reconciler.ticks t
+    WHERE t.at < clock_timestamp() - interval '10 minutes'
+      AND t.revision < (SELECT max(revision) FROM reconciler.ticks)
+      AND (t.at < clock_timestamp() - $3::interval
+        OR EXISTS (SELECT FROM reconciler.ticks n WHERE n.revision = t.revision + 1 AND date_trunc('minute', n.at) = date_trunc('minute', t.at)))
+), resources AS (
+    DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
+        SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id = r.id LIMIT 1) AS l)
+)
+SELECT reconciler.forget_applies($1::interval, $2::int)
+`
+
+type ForgetParams struct {
+	AppliesKept time.Duration
+	MostApplies int32
+	MaxAge      time.Duration
+}
+
+// What need not be kept any longer, in one statement. Of the ticks every one of the last ten minutes is kept, one for each
+// minute before that back to max_age, and always the newest; a resource that untrack(release => 'delete') removed goes when
+// its last object is gone; and of the applies that have ended so long ago, a few go at once.
+func (q *Queries) Forget(ctx context.Context, arg ForgetParams) error {
+	_, err := q.db.Exec(ctx, forget, arg.AppliesKept, arg.MostApplies, arg.MaxAge)
+	return err
+}
+
 const leaderCursor = `-- name: LeaderCursor :one
 SELECT coalesce(cursor_revision, 0)::bigint AS revision, coalesce(cursor_snapshot::text, '')::text AS snapshot FROM reconciler.leases WHERE name = 'tick'
 `
@@ -233,20 +261,6 @@ func (q *Queries) Regenerate(ctx context.Context, resource string) (int32, error
 	return regenerated, err
 }
 
-const removedResourcesForget = `-- name: RemovedResourcesForget :execrows
-DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
-    SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id = r.id LIMIT 1) AS l)
-`
-
-// A resource that untrack(release => 'delete') removed goes when its last object is gone.
-func (q *Queries) RemovedResourcesForget(ctx context.Context) (int64, error) {
-	result, err := q.db.Exec(ctx, removedResourcesForget)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const sleepLockRelease = `-- name: SleepLockRelease :exec
 SELECT pg_advisory_unlock(reconciler.sleep_lock())
 `
@@ -399,23 +413,6 @@ func (q *Queries) TickLatest(ctx context.Context) (TickLatestRow, error) {
 	var i TickLatestRow
 	err := row.Scan(&i.Revision, &i.Snapshot, &i.At)
 	return i, err
-}
-
-const tickPrune = `-- name: TickPrune :execrows
-DELETE FROM reconciler.ticks t
-WHERE t.at < clock_timestamp() - interval '10 minutes'
-  AND t.revision < (SELECT max(revision) FROM reconciler.ticks)
-  AND (t.at < clock_timestamp() - $1::interval
-    OR EXISTS (SELECT FROM reconciler.ticks n WHERE n.revision = t.revision + 1 AND date_trunc('minute', n.at) = date_trunc('minute', t.at)))
-`
-
-// Keeps every tick of the last ten minutes, one for each minute before that back to max_age, and always the newest.
-func (q *Queries) TickPrune(ctx context.Context, maxAge time.Duration) (int64, error) {
-	result, err := q.db.Exec(ctx, tickPrune, maxAge)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
 }
 
 const writersNotify = `-- name: WritersNotify :one
