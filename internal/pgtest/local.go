@@ -99,7 +99,13 @@ func (l *local) destroy(ctx context.Context) error {
 }
 
 func (l *local) alive(context.Context) error {
-	if _, err := l.pid(); err != nil {
+	pid, err := l.pid()
+	if err == nil {
+		if err = syscall.Kill(pid, 0); errors.Is(err, syscall.EPERM) {
+			err = nil
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("the server has ended: %w", err)
 	}
 	return nil

@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/fstest"
@@ -225,6 +228,54 @@ func TestNobodyJoinsAServerWhoseReaperGaveUp(t *testing.T) {
 	i, err = findOrStart(t.Context(), dir, 0)
 	require.NoError(t, err)
 	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "another server")
+}
+
+// A server that does not answer at once may be in use, and busy.
+func TestJoinersWaitForAServerThatIsBusy(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(baseDir(), uniqueName("own"))
+	users, i, err := obtain(t.Context(), dir, 0)
+	require.NoError(t, err)
+	defer users.Close() // Its reaper ends what runs there then.
+	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"))
+
+	var config net.ListenConfig
+	busy, err := config.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	var people sync.WaitGroup
+	port := i.Port
+	people.Go(func() { deafAtFirst(busy, port, 3) })
+	defer people.Wait()
+	defer busy.Close()
+	there, err := netip.ParseAddrPort(busy.Addr().String())
+	require.NoError(t, err)
+	i.Port = int(there.Port())
+	require.NoError(t, i.save())
+	i, err = findOrStart(t.Context(), dir, 0)
+	require.NoError(t, err)
+	require.Equal(t, int(there.Port()), i.Port)
+	require.ErrorContains(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "already exists")
+}
+
+// deafAtFirst passes what comes on to a port of this machine, but hangs up on the first n.
+func deafAtFirst(listener net.Listener, port, n int) {
+	for ; ; n-- {
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		if n > 0 {
+			_ = conn.Close()
+			continue
+		}
+		server, err := new(net.Dialer).DialContext(context.Background(), "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			_ = conn.Close()
+			continue
+		}
+		go func() { _, _ = io.Copy(server, conn); _ = server.Close() }()
+		go func() { _, _ = io.Copy(conn, server); _ = conn.Close() }()
+	}
 }
 
 func TestReaperThatGivesUpLeavesAMark(t *testing.T) {
