@@ -93,6 +93,78 @@ func TestPsqlExplainTheRow(t *testing.T) {
 	}
 }
 
+// obstacles are what stands in the way of an object, one after the other on one database, and the last two lines of its explanation.
+var obstacles = []struct {
+	sql  string
+	key  string
+	want []string
+}{
+	{"SELECT", "1", []string{
+		"Ledger: the target does not have it, as far as is known.",
+		"Next: no change of it was captured (were triggers off?); the next sync applies it; at once: SELECT reconciler.resync('eu', 'deployments');",
+	}},
+	{"INSERT INTO reconciler.ledger SELECT (SELECT id FROM reconciler.targets WHERE name = 'eu'), resource_id, '3', state, wanted, present, 9, 9, applied_hash FROM reconciler.ledger", "3", []string{
+		"Ledger: applied, revision 9.",
+		"Next: no change of it was captured (were triggers off?); the next sync deletes it; at once: SELECT reconciler.resync('eu', 'deployments');",
+	}},
+	{"INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_revision, attempts, last_error, next_attempt_at) SELECT (SELECT id FROM reconciler.targets WHERE name = 'eu'), resource_id, '1', 'failing', true, true, 7, 3, 'no route', '2099-01-01 00:00:00+00' FROM reconciler.ledger WHERE key = '2'", "1", []string{
+		"Ledger: failing: attempt 3 to apply it failed: no route; next attempt at 2099-01-01 00:00:00+00. The target has revision 7.",
+		"Next: the next attempt is at 2099-01-01 00:00:00+00; at once: SELECT reconciler.retry('eu', 'deployments', '1');",
+	}},
+	{"UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = '2026-01-02 00:00:00+00' WHERE key = '1'", "1", []string{
+		"Ledger: pending: waits for its turn. The target has revision 7.",
+		"Next: it is looked at as soon as a worker is free.",
+	}},
+	{"UPDATE reconciler.targets SET circuit_open_since = '2026-01-02 12:00:00+00', circuit_error = 'connection refused' WHERE name = 'eu'", "1", []string{
+		"Target: eu does not answer since 2026-01-02 12:00:00+00: connection refused.",
+		"Next: it goes on when the target answers again.",
+	}},
+	{"UPDATE reconciler.ledger SET state = 'blocked', next_attempt_at = NULL, present = false WHERE key = '1'; UPDATE reconciler.targets SET circuit_open_since = NULL, circuit_error = NULL", "1", []string{
+		"Ledger: blocked: cannot be applied: no route; waits for a change of its row, or SELECT reconciler.retry('eu', 'deployments', '1').",
+		"Next: nothing, before its row changes or SELECT reconciler.retry('eu', 'deployments', '1');",
+	}},
+	{"UPDATE reconciler.ledger SET state = 'held', held_by = 'guard', wanted = false WHERE key = '1'; UPDATE reconciler.targets SET guard_since = '2026-01-02 11:00:00+00', guard_deletes = 1, guard_objects = 2 WHERE name = 'eu'", "1", []string{
+		"Ledger: held: the guard holds its delete: 1 delete of 2 objects held since 2026-01-02 11:00:00+00; SELECT reconciler.approve('eu').",
+		"Next: nothing, before SELECT reconciler.approve('eu');",
+	}},
+	{"UPDATE reconciler.ledger SET held_by = 'sync' WHERE key = '1'", "1", []string{
+		"Ledger: held: its delete waits until the running sync has counted all deletes.",
+		"Next: it goes on when all deletes are counted.",
+	}},
+	{"UPDATE reconciler.ledger SET held_by = 'gate' WHERE key = '1'", "1", []string{
+		"Ledger: held: waits for its turn in a rollout.",
+		"Next: it goes on when its rollout gets here.",
+	}},
+	{"UPDATE reconciler.ledger SET state = 'applied', held_by = NULL, wanted = true, present = true, applied_hash = '\\x00112233445566778899aabbccddeeff' WHERE key = '1'; UPDATE reconciler.targets SET draining = true WHERE name = 'eu'", "1", []string{
+		"Target: all objects of eu are being deleted there, as release() asked.",
+		"Next: it is deleted there.",
+	}},
+	{"UPDATE reconciler.targets SET draining = false, cursor_revision = NULL, cursor_snapshot = NULL WHERE name = 'eu'", "4", []string{
+		"Target: eu has no cursor: a full sync is due.",
+		"Next: the full sync looks at it.",
+	}},
+	{"UPDATE reconciler.targets SET cursor_revision = 10, cursor_snapshot = (SELECT snapshot FROM reconciler.ticks WHERE revision = 10) WHERE name = 'eu'; UPDATE reconciler.settings SET floor_revision = 11", "1", []string{
+		"Target: eu was away longer than the outbox keeps changes: a full sync is due.",
+		"Next: the target reads the change and looks at the row.",
+	}},
+	{"UPDATE reconciler.targets SET lease_until = now() - interval '1 s'", "1", []string{
+		"Target: no process works on eu. Process host-1 leads.",
+		"Next: nothing, before a process works on the target.",
+	}},
+	{"UPDATE reconciler.leases SET lease_until = '2026-01-02 12:00:00+00'", "1", []string{
+		"Target: no process works on eu. No process is running: the last one was heard of at 2026-01-02 12:00:00+00; start `reconciler run`.",
+		"Next: nothing, before a process works on the target.",
+	}},
+	{"UPDATE reconciler.targets SET paused_at = '2026-01-02 10:00:00+00', paused_by = 'ann', paused_reason = 'new switch' WHERE name = 'eu'", "1", []string{
+		"Target: eu is paused by ann since 2026-01-02 10:00:00+00: new switch.",
+		"Next: nothing, before SELECT reconciler.resume('eu');",
+	}},
+	{"UPDATE reconciler.targets SET configured = false WHERE name = 'eu'", "1", []string{
+		"Target: no running process has eu in its config.",
+		"Next: nothing, before a running process has this target in its config.",
+	}},
+}
+
 func TestPsqlExplainWhatIsInTheWay(t *testing.T) {
 	t.Parallel()
 	db := newPsqlDB(t)
@@ -106,76 +178,7 @@ func TestPsqlExplainWhatIsInTheWay(t *testing.T) {
 		return all[len(all)-n:]
 	}
 
-	for _, c := range []struct {
-		sql  string
-		key  string
-		want []string
-	}{
-		{"SELECT", "1", []string{
-			"Ledger: the target does not have it, as far as is known.",
-			"Next: no change of it was captured (were triggers off?); the next sync applies it; at once: SELECT reconciler.resync('eu', 'deployments');",
-		}},
-		{"INSERT INTO reconciler.ledger SELECT (SELECT id FROM reconciler.targets WHERE name = 'eu'), resource_id, '3', state, wanted, present, 9, 9, applied_hash FROM reconciler.ledger", "3", []string{
-			"Ledger: applied, revision 9.",
-			"Next: no change of it was captured (were triggers off?); the next sync deletes it; at once: SELECT reconciler.resync('eu', 'deployments');",
-		}},
-		{"INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_revision, attempts, last_error, next_attempt_at) SELECT (SELECT id FROM reconciler.targets WHERE name = 'eu'), resource_id, '1', 'failing', true, true, 7, 3, 'no route', '2099-01-01 00:00:00+00' FROM reconciler.ledger WHERE key = '2'", "1", []string{
-			"Ledger: failing: attempt 3 to apply it failed: no route; next attempt at 2099-01-01 00:00:00+00. The target has revision 7.",
-			"Next: the next attempt is at 2099-01-01 00:00:00+00; at once: SELECT reconciler.retry('eu', 'deployments', '1');",
-		}},
-		{"UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = '2026-01-02 00:00:00+00' WHERE key = '1'", "1", []string{
-			"Ledger: pending: waits for its turn. The target has revision 7.",
-			"Next: it is looked at as soon as a worker is free.",
-		}},
-		{"UPDATE reconciler.targets SET circuit_open_since = '2026-01-02 12:00:00+00', circuit_error = 'connection refused' WHERE name = 'eu'", "1", []string{
-			"Target: eu does not answer since 2026-01-02 12:00:00+00: connection refused.",
-			"Next: it goes on when the target answers again.",
-		}},
-		{"UPDATE reconciler.ledger SET state = 'blocked', next_attempt_at = NULL, present = false WHERE key = '1'; UPDATE reconciler.targets SET circuit_open_since = NULL, circuit_error = NULL", "1", []string{
-			"Ledger: blocked: cannot be applied: no route; waits for a change of its row, or SELECT reconciler.retry('eu', 'deployments', '1').",
-			"Next: nothing, before its row changes or SELECT reconciler.retry('eu', 'deployments', '1');",
-		}},
-		{"UPDATE reconciler.ledger SET state = 'held', held_by = 'guard', wanted = false WHERE key = '1'; UPDATE reconciler.targets SET guard_since = '2026-01-02 11:00:00+00', guard_deletes = 1, guard_objects = 2 WHERE name = 'eu'", "1", []string{
-			"Ledger: held: the guard holds its delete: 1 delete of 2 objects held since 2026-01-02 11:00:00+00; SELECT reconciler.approve('eu').",
-			"Next: nothing, before SELECT reconciler.approve('eu');",
-		}},
-		{"UPDATE reconciler.ledger SET held_by = 'sync' WHERE key = '1'", "1", []string{
-			"Ledger: held: its delete waits until the running sync has counted all deletes.",
-			"Next: it goes on when all deletes are counted.",
-		}},
-		{"UPDATE reconciler.ledger SET held_by = 'gate' WHERE key = '1'", "1", []string{
-			"Ledger: held: waits for its turn in a rollout.",
-			"Next: it goes on when its rollout gets here.",
-		}},
-		{"UPDATE reconciler.ledger SET state = 'applied', held_by = NULL, wanted = true, present = true, applied_hash = '\\x00112233445566778899aabbccddeeff' WHERE key = '1'; UPDATE reconciler.targets SET draining = true WHERE name = 'eu'", "1", []string{
-			"Target: all objects of eu are being deleted there, as release() asked.",
-			"Next: it is deleted there.",
-		}},
-		{"UPDATE reconciler.targets SET draining = false, cursor_revision = NULL, cursor_snapshot = NULL WHERE name = 'eu'", "4", []string{
-			"Target: eu has no cursor: a full sync is due.",
-			"Next: the full sync looks at it.",
-		}},
-		{"UPDATE reconciler.targets SET cursor_revision = 10, cursor_snapshot = (SELECT snapshot FROM reconciler.ticks WHERE revision = 10) WHERE name = 'eu'; UPDATE reconciler.settings SET floor_revision = 11", "1", []string{
-			"Target: eu was away longer than the outbox keeps changes: a full sync is due.",
-			"Next: the target reads the change and looks at the row.",
-		}},
-		{"UPDATE reconciler.targets SET lease_until = now() - interval '1 s'", "1", []string{
-			"Target: no process works on eu. Process host-1 leads.",
-			"Next: nothing, before a process works on the target.",
-		}},
-		{"UPDATE reconciler.leases SET lease_until = '2026-01-02 12:00:00+00'", "1", []string{
-			"Target: no process works on eu. No process is running: the last one was heard of at 2026-01-02 12:00:00+00; start `reconciler run`.",
-			"Next: nothing, before a process works on the target.",
-		}},
-		{"UPDATE reconciler.targets SET paused_at = '2026-01-02 10:00:00+00', paused_by = 'ann', paused_reason = 'new switch' WHERE name = 'eu'", "1", []string{
-			"Target: eu is paused by ann since 2026-01-02 10:00:00+00: new switch.",
-			"Next: nothing, before SELECT reconciler.resume('eu');",
-		}},
-		{"UPDATE reconciler.targets SET configured = false WHERE name = 'eu'", "1", []string{
-			"Target: no running process has eu in its config.",
-			"Next: nothing, before a running process has this target in its config.",
-		}},
-	} {
+	for _, c := range obstacles {
 		db.Exec(t, c.sql)
 		require.Equal(t, c.want, last("eu", c.key, 2), c.sql)
 	}

@@ -76,6 +76,29 @@ GRANT USAGE ON SCHEMA shop TO %[1]s; GRANT SELECT, INSERT, UPDATE, DELETE, TRUNC
 
 // C10: the daemon needs the rights of `grant ROLE runtime` and no others, who writes rows needs none at all, and each
 // command needs the kind of role that the documentation says.
+// shop is what the targets must have of the tables of leastPrivilege: files by name, by target.
+func (w *world) shop() map[string]map[string]string {
+	w.t.Helper()
+	rows := map[string]map[string]string{"eu": {}, "us": {}}
+	for _, line := range w.column(`SELECT format(E'%s app/%s.json {"id": %s, "version": %s}\n', region, id, id, version) FROM shop.apps WHERE state = 'running'
+		UNION ALL SELECT format(E'%s person/%s.json {"id": %s, "team": "%s", "region": "%s"}\n', region, id, id, team, region) FROM shop.people`) {
+		var target, name string
+		_, err := fmt.Sscan(line, &target, &name)
+		require.NoError(w.t, err)
+		rows[target][name] = line[len(target)+len(name)+2:]
+	}
+	return rows
+}
+
+// sameAsTheShop waits for what has been committed, and says that the targets have it.
+func (w *world) sameAsTheShop() {
+	w.t.Helper()
+	w.wait()
+	for target, files := range w.shop() {
+		require.NoError(w.t, w.differs(target, files))
+	}
+}
+
 func TestEverythingWorksWithLeastPrivilege(t *testing.T) {
 	t.Parallel()
 	w, r := leastPrivilege(t)
@@ -86,39 +109,21 @@ INSERT INTO shop.teams VALUES ('red', 'eu'), ('blue', 'us'); INSERT INTO shop.me
 	first := w.start()
 	w.wait()
 	require.Empty(t, w.wrong(w.as(r.viewer)))
-	want := func() map[string]map[string]string {
-		rows := map[string]map[string]string{"eu": {}, "us": {}}
-		for _, line := range w.column(`SELECT format(E'%s app/%s.json {"id": %s, "version": %s}\n', region, id, id, version) FROM shop.apps WHERE state = 'running'
-			UNION ALL SELECT format(E'%s person/%s.json {"id": %s, "team": "%s", "region": "%s"}\n', region, id, id, team, region) FROM shop.people`) {
-			var target, name string
-			_, err := fmt.Sscan(line, &target, &name)
-			require.NoError(t, err)
-			rows[target][name] = line[len(target)+len(name)+2:]
-		}
-		return rows
-	}
-	same := func() {
-		t.Helper()
-		w.wait()
-		for target, files := range want() {
-			require.NoError(t, w.differs(target, files))
-		}
-	}
-	same()
-	require.Len(t, want()["eu"], 41)
+	w.sameAsTheShop()
+	require.Len(t, w.shop()["eu"], 41)
 
 	// Every way to write, by somebody who has no right on the schema; the view's changes are expanded by the leader.
 	w.execAs(r.writer, `UPDATE shop.apps SET version = 2 WHERE id <= 5; UPDATE shop.apps SET region = 'us' WHERE id IN (6, 7);
 DELETE FROM shop.apps WHERE id = 8; UPDATE shop.teams SET region = 'us' WHERE name = 'red'; DELETE FROM shop.members WHERE id = 2`)
-	same()
+	w.sameAsTheShop()
 	require.Equal(t, map[string]string{"person/1.json": `{"id": 1, "team": "red", "region": "us"}` + "\n"},
-		subset(want()["us"], "person/1.json", "person/2.json"))
+		subset(w.shop()["us"], "person/1.json", "person/2.json"))
 
 	// What was missed with triggers off is found by a sync that the operator asks for.
 	w.exec(`SET session_replication_role = replica; UPDATE shop.apps SET version = 3 WHERE id = 9; RESET session_replication_role`)
 	require.NoError(t, os.Remove(w.path("eu/app/10.json")))
 	w.okAs(r.operator, "sync", "eu", "--wait")
-	same()
+	w.sameAsTheShop()
 	w.okAs(r.runtime, "sync", "eu", "--report", "--wait")
 
 	// Commands, as the kinds of role that may call them.
@@ -127,7 +132,7 @@ DELETE FROM shop.apps WHERE id = 8; UPDATE shop.teams SET region = 'us' WHERE na
 	require.Equal(t, 1, w.cliWith(w.as(r.viewer), "wait", "--timeout", patience.String()).code)
 	w.okAs(r.operator, "resume", "eu")
 	w.okAs(r.viewer, "wait")
-	same()
+	w.sameAsTheShop()
 	w.okAs(r.operator, "retry", "eu")
 	w.okAs(r.viewer, "status")
 	w.okAs(r.viewer, "explain", "eu", "app", "11")
@@ -142,7 +147,7 @@ DELETE FROM shop.apps WHERE id = 8; UPDATE shop.teams SET region = 'us' WHERE na
 	second := w.start()
 	second.awaits("outbox_retained", "done", "moved on to outbox_1")
 	w.execAs(r.writer, `UPDATE shop.apps SET version = 5 WHERE id = 12`)
-	same()
+	w.sameAsTheShop()
 	// It empties a part only when nobody reads in it at that moment, and else half a minute later.
 	eventually(t, patience, func() error {
 		w.execAs(r.runtime, `SELECT reconciler.retain('1 day', 1000, '5 min')`)

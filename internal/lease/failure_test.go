@@ -29,142 +29,153 @@ func failFirst(fail func() error) func(*Config) {
 func TestRunTarget(t *testing.T) {
 	t.Parallel()
 
-	t.Run("IsCalledAgainUnderANewTermAfterAnError", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x", "y"}, failFirst(func() error { return errors.New("disk is full") })))
-		require.Equal(t, "target x", receive(t, a.resting))
-		runs := receiveAll(t, a.runs, 2)
-		require.Equal(t, int64(2), runs["x"].Term)
-		require.False(t, runs["x"].Clean)
-		require.Equal(t, int64(1), runs["y"].Term)
-		require.True(t, runs["y"].Clean)
-		require.NoError(t, runs["y"].ctx.Err())
-		require.Contains(t, a.log.String(), `level=ERROR msg=run_failed lease="target x" term=1 error="disk is full" again_in=20ms`)
-	})
+	t.Run("IsCalledAgainUnderANewTermAfterAnError", runTargetIsCalledAgainUnderANewTermAfterAnError)
+	t.Run("KeepsItsLeaseWhileItRests", runTargetKeepsItsLeaseWhileItRests)
+	t.Run("GivesALeaseBackWhenItIsStoppedWhileItRests", runTargetGivesALeaseBackWhenItIsStoppedWhileItRests)
+	t.Run("SurvivesItsPanic", runTargetSurvivesItsPanic)
+	t.Run("WaitsForCallsOfARunThatPanicked", runTargetWaitsForCallsOfARunThatPanicked)
+	t.Run("LeavesItsLeaseToExpireWhenItIsStoppedAfterAPanic", runTargetLeavesItsLeaseToExpireWhenItIsStoppedAfterAPanic)
+	t.Run("RestsWhenItEndsUnasked", runTargetRestsWhenItEndsUnasked)
+	t.Run("DoesNotBackOffFurtherWhenTheDatabaseWasLost", runTargetDoesNotBackOffFurtherWhenTheDatabaseWasLost)
+	t.Run("BacksOffFurtherWithEachFailure", runTargetBacksOffFurtherWithEachFailure)
+	t.Run("EndsWithItsContextWhenItsLeaseWasTakenAway", runTargetEndsWithItsContextWhenItsLeaseWasTakenAway)
+}
 
-	t.Run("KeepsItsLeaseWhileItRests", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.BackoffMin, timing.BackoffMax = 2*quick.MinTTL, 2*quick.MinTTL
-		a := f.start(f.replica(timing, []string{"x"}, failFirst(func() error { return errors.New("no") })))
-		receive(t, a.resting)
-		b := f.start(f.replica(quick, []string{"x"}))
-		require.Equal(t, int64(2), receive(t, a.runs).Term)
-		require.Empty(t, b.runs)
-		require.Empty(t, a.dropped)
-	})
+func runTargetIsCalledAgainUnderANewTermAfterAnError(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x", "y"}, failFirst(func() error { return errors.New("disk is full") })))
+	require.Equal(t, "target x", receive(t, a.resting))
+	runs := receiveAll(t, a.runs, 2)
+	require.Equal(t, int64(2), runs["x"].Term)
+	require.False(t, runs["x"].Clean)
+	require.Equal(t, int64(1), runs["y"].Term)
+	require.True(t, runs["y"].Clean)
+	require.NoError(t, runs["y"].ctx.Err())
+	require.Contains(t, a.log.String(), `level=ERROR msg=run_failed lease="target x" term=1 error="disk is full" again_in=20ms`)
+}
 
-	t.Run("GivesALeaseBackWhenItIsStoppedWhileItRests", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.BackoffMin, timing.BackoffMax = time.Hour, time.Hour
-		a := f.start(f.replica(timing, []string{"x"}, failFirst(func() error { return errors.New("no") })))
-		receive(t, a.resting)
-		require.NoError(t, a.Stop(t.Context()))
-		require.Equal(t, "[null, false, 1]", value[string](f, "SELECT jsonb_build_array(owner, clean, term)::text FROM reconciler.targets"))
-	})
+func runTargetKeepsItsLeaseWhileItRests(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.BackoffMin, timing.BackoffMax = 2*quick.MinTTL, 2*quick.MinTTL
+	a := f.start(f.replica(timing, []string{"x"}, failFirst(func() error { return errors.New("no") })))
+	receive(t, a.resting)
+	b := f.start(f.replica(quick, []string{"x"}))
+	require.Equal(t, int64(2), receive(t, a.runs).Term)
+	require.Empty(t, b.runs)
+	require.Empty(t, a.dropped)
+}
 
-	t.Run("SurvivesItsPanic", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}, failFirst(func() error { panic("index out of range") })))
-		second := receive(t, a.runs)
-		require.Equal(t, int64(2), second.Term)
-		require.False(t, second.Clean)
-		require.Contains(t, a.log.String(), `level=ERROR msg=run_panicked lease="target x" term=1 error="panic: index out of range" stack="goroutine `)
-		require.Contains(t, a.log.String(), "failure_test.go")
-	})
+func runTargetGivesALeaseBackWhenItIsStoppedWhileItRests(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.BackoffMin, timing.BackoffMax = time.Hour, time.Hour
+	a := f.start(f.replica(timing, []string{"x"}, failFirst(func() error { return errors.New("no") })))
+	receive(t, a.resting)
+	require.NoError(t, a.Stop(t.Context()))
+	require.Equal(t, "[null, false, 1]", value[string](f, "SELECT jsonb_build_array(owner, clean, term)::text FROM reconciler.targets"))
+}
 
-	// What a panic left running ends with the timeout of its call.
-	t.Run("WaitsForCallsOfARunThatPanicked", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		const callTimeout = 700 * time.Millisecond
-		panicked := make(chan time.Duration, 1)
-		a := f.start(f.replica(quick, []string{"x"}, func(c *Config) { c.Targets[0].CallTimeout = callTimeout },
-			failFirst(func() error { panicked <- sinceStart(); panic("no") })))
-		receive(t, a.runs)
-		require.GreaterOrEqual(t, sinceStart()-receive(t, panicked), callTimeout)
-	})
+func runTargetSurvivesItsPanic(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}, failFirst(func() error { panic("index out of range") })))
+	second := receive(t, a.runs)
+	require.Equal(t, int64(2), second.Term)
+	require.False(t, second.Clean)
+	require.Contains(t, a.log.String(), `level=ERROR msg=run_panicked lease="target x" term=1 error="panic: index out of range" stack="goroutine `)
+	require.Contains(t, a.log.String(), "failure_test.go")
+}
 
-	t.Run("LeavesItsLeaseToExpireWhenItIsStoppedAfterAPanic", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}, func(c *Config) { c.Targets[0].CallTimeout = time.Hour },
-			failFirst(func() error { panic("no") })))
-		receive(t, a.resting)
-		require.NoError(t, a.Stop(t.Context()))
-		require.Equal(t, map[string]string{"x": a.cfg.Instance}, f.owners())
-		require.Contains(t, a.log.String(), "msg=lease_left_to_expire")
-	})
+// What a panic left running ends with the timeout of its call.
+func runTargetWaitsForCallsOfARunThatPanicked(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	const callTimeout = 700 * time.Millisecond
+	panicked := make(chan time.Duration, 1)
+	a := f.start(f.replica(quick, []string{"x"}, func(c *Config) { c.Targets[0].CallTimeout = callTimeout },
+		failFirst(func() error { panicked <- sinceStart(); panic("no") })))
+	receive(t, a.runs)
+	require.GreaterOrEqual(t, sinceStart()-receive(t, panicked), callTimeout)
+}
 
-	t.Run("RestsWhenItEndsUnasked", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}, failFirst(func() error { return nil })))
-		second := receive(t, a.runs)
-		require.Equal(t, int64(2), second.Term)
-		require.True(t, second.Clean)
-		require.Contains(t, a.log.String(), `level=WARN msg=run_ended_unasked lease="target x" term=1 again_in=20ms`)
-	})
+func runTargetLeavesItsLeaseToExpireWhenItIsStoppedAfterAPanic(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}, func(c *Config) { c.Targets[0].CallTimeout = time.Hour },
+		failFirst(func() error { panic("no") })))
+	receive(t, a.resting)
+	require.NoError(t, a.Stop(t.Context()))
+	require.Equal(t, map[string]string{"x": a.cfg.Instance}, f.owners())
+	require.Contains(t, a.log.String(), "msg=lease_left_to_expire")
+}
 
-	// Each was begun well; that the database was lost says nothing about the next one, and the heartbeats look for it.
-	t.Run("DoesNotBackOffFurtherWhenTheDatabaseWasLost", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.BackoffMin, timing.BackoffMax = time.Millisecond, time.Hour
-		ended := make(chan struct{}, 40)
-		a := f.start(f.replica(timing, []string{"x"}, func(c *Config) {
-			own := c.RunTarget
-			c.RunTarget = func(ctx context.Context, g *Grant) error {
-				if g.Term > int64(cap(ended)) {
-					return own(ctx, g)
-				}
-				ended <- struct{}{}
-				return fmt.Errorf("read something: %w", io.ErrUnexpectedEOF)
+func runTargetRestsWhenItEndsUnasked(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}, failFirst(func() error { return nil })))
+	second := receive(t, a.runs)
+	require.Equal(t, int64(2), second.Term)
+	require.True(t, second.Clean)
+	require.Contains(t, a.log.String(), `level=WARN msg=run_ended_unasked lease="target x" term=1 again_in=20ms`)
+}
+
+// Each was begun well; that the database was lost says nothing about the next one, and the heartbeats look for it.
+func runTargetDoesNotBackOffFurtherWhenTheDatabaseWasLost(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.BackoffMin, timing.BackoffMax = time.Millisecond, time.Hour
+	ended := make(chan struct{}, 40)
+	a := f.start(f.replica(timing, []string{"x"}, func(c *Config) {
+		own := c.RunTarget
+		c.RunTarget = func(ctx context.Context, g *Grant) error {
+			if g.Term > int64(cap(ended)) {
+				return own(ctx, g)
 			}
-		}))
-		require.EqualValues(t, cap(ended)+1, receive(t, a.runs).Term)
-		require.Equal(t, cap(ended), strings.Count(a.log.String(), `error="read something: unexpected EOF" again_in=1ms`))
-	})
-
-	t.Run("BacksOffFurtherWithEachFailure", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		begun := make(chan time.Duration, 100)
-		f.start(f.replica(quick, []string{"x"}, func(c *Config) {
-			c.RunTarget = func(context.Context, *Grant) error {
-				begun <- sinceStart()
-				return errors.New("no")
-			}
-		}))
-		last := receive(t, begun)
-		for _, milliseconds := range []int{20, 30, 60, 120, 225, 225} { // three quarters of 20, 40, 80, 160, 300, but 20 at least
-			next := receive(t, begun)
-			require.GreaterOrEqual(t, next-last, time.Duration(milliseconds)*time.Millisecond)
-			last = next
+			ended <- struct{}{}
+			return fmt.Errorf("read something: %w", io.ErrUnexpectedEOF)
 		}
-	})
+	}))
+	require.EqualValues(t, cap(ended)+1, receive(t, a.runs).Term)
+	require.Equal(t, cap(ended), strings.Count(a.log.String(), `error="read something: unexpected EOF" again_in=1ms`))
+}
 
-	t.Run("EndsWithItsContextWhenItsLeaseWasTakenAway", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.MinTTL = time.Hour
-		a := f.start(f.replica(timing, []string{"x"}))
-		first := receive(t, a.runs)
-		f.db.Exec(t, "SELECT reconciler.start_over('restored')")
-		<-first.ended
-		require.Equal(t, ErrLost, context.Cause(first.ctx))
-		second := receive(t, a.runs)
-		require.Greater(t, second.Term, int64(1_000_000_000)) // the time of day
-		require.False(t, second.Clean)
-		require.True(t, second.Fresh)
-	})
+func runTargetBacksOffFurtherWithEachFailure(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	begun := make(chan time.Duration, 100)
+	f.start(f.replica(quick, []string{"x"}, func(c *Config) {
+		c.RunTarget = func(context.Context, *Grant) error {
+			begun <- sinceStart()
+			return errors.New("no")
+		}
+	}))
+	last := receive(t, begun)
+	for _, milliseconds := range []int{20, 30, 60, 120, 225, 225} { // three quarters of 20, 40, 80, 160, 300, but 20 at least
+		next := receive(t, begun)
+		require.GreaterOrEqual(t, next-last, time.Duration(milliseconds)*time.Millisecond)
+		last = next
+	}
+}
+
+func runTargetEndsWithItsContextWhenItsLeaseWasTakenAway(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.MinTTL = time.Hour
+	a := f.start(f.replica(timing, []string{"x"}))
+	first := receive(t, a.runs)
+	f.db.Exec(t, "SELECT reconciler.start_over('restored')")
+	<-first.ended
+	require.Equal(t, ErrLost, context.Cause(first.ctx))
+	second := receive(t, a.runs)
+	require.Greater(t, second.Term, int64(1_000_000_000)) // the time of day
+	require.False(t, second.Clean)
+	require.True(t, second.Fresh)
 }
 
 func TestRunLeader(t *testing.T) {

@@ -57,110 +57,118 @@ func refused(g *Grant) string {
 func TestFence(t *testing.T) {
 	t.Parallel()
 
-	t.Run("LetsTheOwnerWriteUntilItIsDeposed", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}))
-		first := receive(t, a.runs)
-		require.NoError(t, fence(t.Context(), f.db.Pool, first.Grant))
-		b := f.start(f.replica(quick, []string{"x"}))
-		a.wire.cut()
-		second := receive(t, b.runs)
-		err := fence(t.Context(), f.db.Pool, first.Grant)
-		require.EqualError(t, err, refused(first.Grant))
-		require.True(t, IsFenced(fmt.Errorf("write: %w", err)))
-		require.NoError(t, fence(t.Context(), f.db.Pool, second.Grant))
-		require.False(t, IsFenced(nil))
-		require.False(t, IsFenced(ErrLost))
-	})
+	t.Run("LetsTheOwnerWriteUntilItIsDeposed", fenceLetsTheOwnerWriteUntilItIsDeposed)
+	t.Run("WaitsForATakeoverThatIsNotCommittedAndThenRefuses", fenceWaitsForATakeoverThatIsNotCommittedAndThenRefuses)
+	t.Run("LetsAWriteThroughWhenTheTakeoverIsRolledBack", fenceLetsAWriteThroughWhenTheTakeoverIsRolledBack)
+	t.Run("KeepsATakeoverAwayWhileAWriteIsUnderWay", fenceKeepsATakeoverAwayWhileAWriteIsUnderWay)
+	t.Run("OfTwoWhoTakeAtOnceLetsOneHaveIt", fenceOfTwoWhoTakeAtOnceLetsOneHaveIt)
+	t.Run("RefusesAnOlderRunOfTheSameProcess", fenceRefusesAnOlderRunOfTheSameProcess)
+	t.Run("EndsARunThatIsToldSo", fenceEndsARunThatIsToldSo)
+}
 
-	t.Run("WaitsForATakeoverThatIsNotCommittedAndThenRefuses", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		deposed := expired(t, f)
-		taking, err := f.db.Conn(t).Begin(t.Context())
-		require.NoError(t, err)
-		taken := acquire(t, taking, other)
-		require.Equal(t, deposed.Term+1, taken.Term)
+func fenceLetsTheOwnerWriteUntilItIsDeposed(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}))
+	first := receive(t, a.runs)
+	require.NoError(t, fence(t.Context(), f.db.Pool, first.Grant))
+	b := f.start(f.replica(quick, []string{"x"}))
+	a.wire.cut()
+	second := receive(t, b.runs)
+	err := fence(t.Context(), f.db.Pool, first.Grant)
+	require.EqualError(t, err, refused(first.Grant))
+	require.True(t, IsFenced(fmt.Errorf("write: %w", err)))
+	require.NoError(t, fence(t.Context(), f.db.Pool, second.Grant))
+	require.False(t, IsFenced(nil))
+	require.False(t, IsFenced(ErrLost))
+}
 
-		conn := f.db.Conn(t)
-		result := make(chan error, 1)
-		go func() { result <- fence(context.WithoutCancel(t.Context()), conn, deposed) }()
-		awaitBlocked(t, f, conn)
-		require.NoError(t, taking.Commit(t.Context()))
-		require.EqualError(t, receive(t, result), refused(deposed))
-	})
+func fenceWaitsForATakeoverThatIsNotCommittedAndThenRefuses(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	deposed := expired(t, f)
+	taking, err := f.db.Conn(t).Begin(t.Context())
+	require.NoError(t, err)
+	taken := acquire(t, taking, other)
+	require.Equal(t, deposed.Term+1, taken.Term)
 
-	t.Run("LetsAWriteThroughWhenTheTakeoverIsRolledBack", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		owner := expired(t, f)
-		taking, err := f.db.Conn(t).Begin(t.Context())
-		require.NoError(t, err)
-		require.NotNil(t, acquire(t, taking, other))
+	conn := f.db.Conn(t)
+	result := make(chan error, 1)
+	go func() { result <- fence(context.WithoutCancel(t.Context()), conn, deposed) }()
+	awaitBlocked(t, f, conn)
+	require.NoError(t, taking.Commit(t.Context()))
+	require.EqualError(t, receive(t, result), refused(deposed))
+}
 
-		conn := f.db.Conn(t)
-		result := make(chan error, 1)
-		go func() { result <- fence(context.WithoutCancel(t.Context()), conn, owner) }()
-		awaitBlocked(t, f, conn)
-		require.NoError(t, taking.Rollback(t.Context()))
-		require.NoError(t, receive(t, result))
-	})
+func fenceLetsAWriteThroughWhenTheTakeoverIsRolledBack(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	owner := expired(t, f)
+	taking, err := f.db.Conn(t).Begin(t.Context())
+	require.NoError(t, err)
+	require.NotNil(t, acquire(t, taking, other))
 
-	t.Run("KeepsATakeoverAwayWhileAWriteIsUnderWay", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		owner := expired(t, f)
-		writing, err := f.db.Conn(t).Begin(t.Context())
-		require.NoError(t, err)
-		require.NoError(t, fence(t.Context(), writing, owner))
-		require.Nil(t, acquire(t, f.db.Pool, other))
-		require.NoError(t, writing.Commit(t.Context()))
-		taken := acquire(t, f.db.Pool, other)
-		require.Equal(t, owner.Term+1, taken.Term)
-		require.False(t, taken.Clean)
-	})
+	conn := f.db.Conn(t)
+	result := make(chan error, 1)
+	go func() { result <- fence(context.WithoutCancel(t.Context()), conn, owner) }()
+	awaitBlocked(t, f, conn)
+	require.NoError(t, taking.Rollback(t.Context()))
+	require.NoError(t, receive(t, result))
+}
 
-	t.Run("OfTwoWhoTakeAtOnceLetsOneHaveIt", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		expired(t, f)
-		first, err := f.db.Conn(t).Begin(t.Context())
-		require.NoError(t, err)
-		require.NotNil(t, acquire(t, first, me))
-		require.Nil(t, acquire(t, f.db.Pool, other))
-		require.NoError(t, first.Commit(t.Context()))
-		require.Nil(t, acquire(t, f.db.Pool, other))
-	})
+func fenceKeepsATakeoverAwayWhileAWriteIsUnderWay(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	owner := expired(t, f)
+	writing, err := f.db.Conn(t).Begin(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, fence(t.Context(), writing, owner))
+	require.Nil(t, acquire(t, f.db.Pool, other))
+	require.NoError(t, writing.Commit(t.Context()))
+	taken := acquire(t, f.db.Pool, other)
+	require.Equal(t, owner.Term+1, taken.Term)
+	require.False(t, taken.Clean)
+}
 
-	t.Run("RefusesAnOlderRunOfTheSameProcess", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		first := expired(t, f)
-		second := acquire(t, f.db.Pool, me)
-		require.Equal(t, first.Term+1, second.Term)
-		require.False(t, second.Clean)
-		require.EqualError(t, fence(t.Context(), f.db.Pool, first), refused(first))
-	})
+func fenceOfTwoWhoTakeAtOnceLetsOneHaveIt(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	expired(t, f)
+	first, err := f.db.Conn(t).Begin(t.Context())
+	require.NoError(t, err)
+	require.NotNil(t, acquire(t, first, me))
+	require.Nil(t, acquire(t, f.db.Pool, other))
+	require.NoError(t, first.Commit(t.Context()))
+	require.Nil(t, acquire(t, f.db.Pool, other))
+}
 
-	t.Run("EndsARunThatIsToldSo", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		writes := make(chan struct{})
-		a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
-			own := c.RunTarget
-			c.RunTarget = func(ctx context.Context, g *Grant) error {
-				if g.Term > 1 {
-					return own(ctx, g)
-				}
-				<-writes
-				return fence(ctx, f.db.Pool, g)
+func fenceRefusesAnOlderRunOfTheSameProcess(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	first := expired(t, f)
+	second := acquire(t, f.db.Pool, me)
+	require.Equal(t, first.Term+1, second.Term)
+	require.False(t, second.Clean)
+	require.EqualError(t, fence(t.Context(), f.db.Pool, first), refused(first))
+}
+
+func fenceEndsARunThatIsToldSo(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	writes := make(chan struct{})
+	a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
+		own := c.RunTarget
+		c.RunTarget = func(ctx context.Context, g *Grant) error {
+			if g.Term > 1 {
+				return own(ctx, g)
 			}
-		}))
-		require.Eventually(t, func() bool { return len(f.owners()) == 1 }, patience, 5*time.Millisecond)
-		f.db.Exec(t, "UPDATE reconciler.targets SET owner = NULL, lease_until = NULL, term = term + 10")
-		close(writes)
-		require.Equal(t, int64(12), receive(t, a.runs).Term)
-		require.Empty(t, a.resting, "a deposed run is no failure")
-	})
+			<-writes
+			return fence(ctx, f.db.Pool, g)
+		}
+	}))
+	require.Eventually(t, func() bool { return len(f.owners()) == 1 }, patience, 5*time.Millisecond)
+	f.db.Exec(t, "UPDATE reconciler.targets SET owner = NULL, lease_until = NULL, term = term + 10")
+	close(writes)
+	require.Equal(t, int64(12), receive(t, a.runs).Term)
+	require.Empty(t, a.resting, "a deposed run is no failure")
 }

@@ -94,158 +94,167 @@ func TestStart(t *testing.T) {
 func TestStop(t *testing.T) {
 	t.Parallel()
 
-	t.Run("DoesNothingWhenNothingRuns", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.replica(quick, nil)
-		require.NoError(t, a.Stop(t.Context()))
-		f.start(a)
-		require.NoError(t, a.Stop(t.Context()))
-		require.NoError(t, a.Stop(t.Context()))
-	})
+	t.Run("DoesNothingWhenNothingRuns", stopDoesNothingWhenNothingRuns)
+	t.Run("EndsTheLeaderAtOnceAndLetsTargetsDrain", stopEndsTheLeaderAtOnceAndLetsTargetsDrain)
+	t.Run("CutsOffWhatDoesNotDrainInTime", stopCutsOffWhatDoesNotDrainInTime)
+	t.Run("LeavesTheLeaseOfWhatDoesNotEvenReturn", stopLeavesTheLeaseOfWhatDoesNotEvenReturn)
+	t.Run("SaysWhatItCouldNotRelease", stopSaysWhatItCouldNotRelease)
+	t.Run("TriesAgainToReleaseALockedRow", stopTriesAgainToReleaseALockedRow)
+	t.Run("TriesAgainToRemoveItsRow", stopTriesAgainToRemoveItsRow)
+	t.Run("IsWhatTheEndOfTheContextOfStartDoes", stopIsWhatTheEndOfTheContextOfStartDoes)
+}
 
-	t.Run("EndsTheLeaderAtOnceAndLetsTargetsDrain", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		drained, causes := make(chan struct{}), make(chan error, 1)
-		a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
-			c.RunTarget = func(ctx context.Context, g *Grant) error {
-				<-g.Draining()
-				<-drained
-				return ctx.Err()
-			}
-			c.RunLeader = func(ctx context.Context, _ int64) error {
-				<-ctx.Done()
-				causes <- context.Cause(ctx)
-				return nil
-			}
-		}))
-		require.Eventually(t, func() bool { return a.Status().Leader && len(a.Status().Targets) == 1 }, patience, 5*time.Millisecond)
-		stopped := make(chan error, 1)
-		go func() { stopped <- a.Stop(context.WithoutCancel(t.Context())) }()
-		require.Equal(t, ErrStopped, receive(t, causes))
-		require.Eventually(t, func() bool {
-			return value[bool](f, "SELECT owner IS NULL FROM reconciler.leases") && value[int](f, "SELECT count(*) FROM reconciler.instances WHERE targets = '{}'") == 1
-		}, patience, 5*time.Millisecond)
-		for until := value[time.Time](f, "SELECT lease_until FROM reconciler.targets"); ; {
-			receive(t, a.planned) // it goes on renewing
-			if value[time.Time](f, "SELECT lease_until FROM reconciler.targets").After(until) {
-				break
-			}
+func stopDoesNothingWhenNothingRuns(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.replica(quick, nil)
+	require.NoError(t, a.Stop(t.Context()))
+	f.start(a)
+	require.NoError(t, a.Stop(t.Context()))
+	require.NoError(t, a.Stop(t.Context()))
+}
+
+func stopEndsTheLeaderAtOnceAndLetsTargetsDrain(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	drained, causes := make(chan struct{}), make(chan error, 1)
+	a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
+		c.RunTarget = func(ctx context.Context, g *Grant) error {
+			<-g.Draining()
+			<-drained
+			return ctx.Err()
 		}
-		require.Empty(t, stopped)
-		close(drained)
-		require.NoError(t, receive(t, stopped))
-		require.Equal(t, "[null, true]", value[string](f, "SELECT jsonb_build_array(owner, clean)::text FROM reconciler.targets"))
-	})
+		c.RunLeader = func(ctx context.Context, _ int64) error {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return nil
+		}
+	}))
+	require.Eventually(t, func() bool { return a.Status().Leader && len(a.Status().Targets) == 1 }, patience, 5*time.Millisecond)
+	stopped := make(chan error, 1)
+	go func() { stopped <- a.Stop(context.WithoutCancel(t.Context())) }()
+	require.Equal(t, ErrStopped, receive(t, causes))
+	require.Eventually(t, func() bool {
+		return value[bool](f, "SELECT owner IS NULL FROM reconciler.leases") && value[int](f, "SELECT count(*) FROM reconciler.instances WHERE targets = '{}'") == 1
+	}, patience, 5*time.Millisecond)
+	for until := value[time.Time](f, "SELECT lease_until FROM reconciler.targets"); ; {
+		receive(t, a.planned) // it goes on renewing
+		if value[time.Time](f, "SELECT lease_until FROM reconciler.targets").After(until) {
+			break
+		}
+	}
+	require.Empty(t, stopped)
+	close(drained)
+	require.NoError(t, receive(t, stopped))
+	require.Equal(t, "[null, true]", value[string](f, "SELECT jsonb_build_array(owner, clean)::text FROM reconciler.targets"))
+}
 
-	t.Run("CutsOffWhatDoesNotDrainInTime", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		causes := make(chan error, 1)
-		a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
-			c.RunTarget = func(ctx context.Context, _ *Grant) error {
-				<-ctx.Done()
-				causes <- context.Cause(ctx)
-				return context.Cause(ctx)
-			}
-		}))
-		require.Eventually(t, func() bool { return len(a.Status().Targets) == 1 }, patience, 5*time.Millisecond)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("no time left"))
-		require.EqualError(t, a.Stop(ctx), "stop ownership: what still ran was cut off: no time left")
-		require.Equal(t, ErrStopped, receive(t, causes))
-		require.Equal(t, "[null, false]", value[string](f, "SELECT jsonb_build_array(owner, clean)::text FROM reconciler.targets"))
-		require.Zero(t, value[int](f, "SELECT count(*) FROM reconciler.instances"))
-	})
+func stopCutsOffWhatDoesNotDrainInTime(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	causes := make(chan error, 1)
+	a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
+		c.RunTarget = func(ctx context.Context, _ *Grant) error {
+			<-ctx.Done()
+			causes <- context.Cause(ctx)
+			return context.Cause(ctx)
+		}
+	}))
+	require.Eventually(t, func() bool { return len(a.Status().Targets) == 1 }, patience, 5*time.Millisecond)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("no time left"))
+	require.EqualError(t, a.Stop(ctx), "stop ownership: what still ran was cut off: no time left")
+	require.Equal(t, ErrStopped, receive(t, causes))
+	require.Equal(t, "[null, false]", value[string](f, "SELECT jsonb_build_array(owner, clean)::text FROM reconciler.targets"))
+	require.Zero(t, value[int](f, "SELECT count(*) FROM reconciler.instances"))
+}
 
-	// I10: what never returns keeps its lease until it expires, and this process from owning the target again.
-	t.Run("LeavesTheLeaseOfWhatDoesNotEvenReturn", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		returns := make(chan struct{})
-		timing := quick
-		timing.StopGrace = 50 * time.Millisecond
-		a := f.start(f.replica(timing, []string{"x"}, func(c *Config) {
-			c.RunTarget = func(context.Context, *Grant) error {
-				<-returns
-				return nil
-			}
-		}))
-		require.Eventually(t, func() bool { return len(a.Status().Targets) == 1 }, patience, 5*time.Millisecond)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errors.New("no time left"))
-		require.EqualError(t, a.Stop(ctx), "stop ownership: what still ran was cut off: no time left\n"+
-			"target x: the run has not returned 50ms after its context ended; its lease expires by itself")
-		require.Equal(t, map[string]string{"x": a.cfg.Instance}, f.owners())
-		require.EqualError(t, a.Start(t.Context()), "ownership is already running: runs of before have not returned (1)")
-		close(returns)
-		require.Eventually(t, func() bool { return a.active.Load() == 0 }, patience, time.Millisecond)
-		require.NoError(t, a.Start(context.WithoutCancel(t.Context())))
-		require.NoError(t, a.Stop(t.Context()))
-	})
+// I10: what never returns keeps its lease until it expires, and this process from owning the target again.
+func stopLeavesTheLeaseOfWhatDoesNotEvenReturn(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	returns := make(chan struct{})
+	timing := quick
+	timing.StopGrace = 50 * time.Millisecond
+	a := f.start(f.replica(timing, []string{"x"}, func(c *Config) {
+		c.RunTarget = func(context.Context, *Grant) error {
+			<-returns
+			return nil
+		}
+	}))
+	require.Eventually(t, func() bool { return len(a.Status().Targets) == 1 }, patience, 5*time.Millisecond)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("no time left"))
+	require.EqualError(t, a.Stop(ctx), "stop ownership: what still ran was cut off: no time left\n"+
+		"target x: the run has not returned 50ms after its context ended; its lease expires by itself")
+	require.Equal(t, map[string]string{"x": a.cfg.Instance}, f.owners())
+	require.EqualError(t, a.Start(t.Context()), "ownership is already running: runs of before have not returned (1)")
+	close(returns)
+	require.Eventually(t, func() bool { return a.active.Load() == 0 }, patience, time.Millisecond)
+	require.NoError(t, a.Start(context.WithoutCancel(t.Context())))
+	require.NoError(t, a.Stop(t.Context()))
+}
 
-	t.Run("SaysWhatItCouldNotRelease", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}))
-		receive(t, a.runs)
-		a.wire.cut()
-		err := a.Stop(t.Context())
-		require.ErrorContains(t, err, "stop ownership: ")
-		require.ErrorContains(t, err, "target x: the lease expired before it could be released\n")
-		require.ErrorContains(t, err, "remove the row of process host:1: ")
-	})
+func stopSaysWhatItCouldNotRelease(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}))
+	receive(t, a.runs)
+	a.wire.cut()
+	err := a.Stop(t.Context())
+	require.ErrorContains(t, err, "stop ownership: ")
+	require.ErrorContains(t, err, "target x: the lease expired before it could be released\n")
+	require.ErrorContains(t, err, "remove the row of process host:1: ")
+}
 
-	t.Run("TriesAgainToReleaseALockedRow", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}))
-		receive(t, a.runs)
-		tx, err := f.db.Conn(t).Begin(t.Context())
-		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), "SELECT FROM reconciler.targets FOR UPDATE")
-		require.NoError(t, err)
-		stopped := make(chan error, 1)
-		go func() { stopped <- a.Stop(context.WithoutCancel(t.Context())) }()
-		require.Eventually(t, func() bool { return value[bool](f, "SELECT owner IS NULL FROM reconciler.leases") }, patience, time.Millisecond)
-		require.NoError(t, tx.Rollback(t.Context()))
-		require.NoError(t, receive(t, stopped))
-		require.Empty(t, f.owners())
-	})
+func stopTriesAgainToReleaseALockedRow(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}))
+	receive(t, a.runs)
+	tx, err := f.db.Conn(t).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT FROM reconciler.targets FOR UPDATE")
+	require.NoError(t, err)
+	stopped := make(chan error, 1)
+	go func() { stopped <- a.Stop(context.WithoutCancel(t.Context())) }()
+	require.Eventually(t, func() bool { return value[bool](f, "SELECT owner IS NULL FROM reconciler.leases") }, patience, time.Millisecond)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.NoError(t, receive(t, stopped))
+	require.Empty(t, f.owners())
+}
 
-	t.Run("TriesAgainToRemoveItsRow", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}))
-		receive(t, a.runs)
-		f.db.Exec(t, `CREATE SEQUENCE tries;
-			CREATE FUNCTION refuse_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') = 1 THEN RAISE 'not now'; END IF; RETURN OLD; END $$;
-			CREATE TRIGGER refuse_once BEFORE DELETE ON reconciler.instances FOR EACH ROW EXECUTE FUNCTION refuse_once()`)
-		require.NoError(t, a.Stop(t.Context()))
-		require.Equal(t, "[0, 2]", value[string](f, "SELECT jsonb_build_array((SELECT count(*) FROM reconciler.instances), (SELECT last_value FROM tries))::text"))
-	})
+func stopTriesAgainToRemoveItsRow(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}))
+	receive(t, a.runs)
+	f.db.Exec(t, `CREATE SEQUENCE tries;
+		CREATE FUNCTION refuse_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF nextval('tries') = 1 THEN RAISE 'not now'; END IF; RETURN OLD; END $$;
+		CREATE TRIGGER refuse_once BEFORE DELETE ON reconciler.instances FOR EACH ROW EXECUTE FUNCTION refuse_once()`)
+	require.NoError(t, a.Stop(t.Context()))
+	require.Equal(t, "[0, 2]", value[string](f, "SELECT jsonb_build_array((SELECT count(*) FROM reconciler.instances), (SELECT last_value FROM tries))::text"))
+}
 
-	t.Run("IsWhatTheEndOfTheContextOfStartDoes", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		owned, causes := make(chan struct{}), make(chan error, 1)
-		a := f.replica(quick, []string{"x"}, func(c *Config) {
-			c.RunTarget = func(ctx context.Context, _ *Grant) error {
-				close(owned)
-				<-ctx.Done() // it is asked to drain, too, at the same moment
-				causes <- context.Cause(ctx)
-				return context.Cause(ctx)
-			}
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		require.NoError(t, a.Start(ctx))
-		receive(t, owned)
-		cancel()
-		require.Equal(t, context.Canceled, receive(t, causes))
-		require.NoError(t, a.Stop(t.Context()))
-		require.Equal(t, "[null, false]", value[string](f, "SELECT jsonb_build_array(owner, clean)::text FROM reconciler.targets"))
+func stopIsWhatTheEndOfTheContextOfStartDoes(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	owned, causes := make(chan struct{}), make(chan error, 1)
+	a := f.replica(quick, []string{"x"}, func(c *Config) {
+		c.RunTarget = func(ctx context.Context, _ *Grant) error {
+			close(owned)
+			<-ctx.Done() // it is asked to drain, too, at the same moment
+			causes <- context.Cause(ctx)
+			return context.Cause(ctx)
+		}
 	})
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, a.Start(ctx))
+	receive(t, owned)
+	cancel()
+	require.Equal(t, context.Canceled, receive(t, causes))
+	require.NoError(t, a.Stop(t.Context()))
+	require.Equal(t, "[null, false]", value[string](f, "SELECT jsonb_build_array(owner, clean)::text FROM reconciler.targets"))
 }
 
 // A loop whose context is done must neither spin nor hang, and a Stop at any moment leaves nothing behind.

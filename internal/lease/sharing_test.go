@@ -20,102 +20,109 @@ func (f *fleet) terms() string {
 func TestTargetsAreSharedOut(t *testing.T) {
 	t.Parallel()
 
-	t.Run("AmongReplicasThatJoinAndLeaveAndThenRest", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a, b, c := f.replica(quick, seven), f.replica(quick, seven), f.replica(quick, seven)
-		f.connectControl(a, b, c)
-		f.start(a)
-		f.awaitShares([]int{7, 0, 0}, a, b, c)
-		f.start(b)
-		f.awaitShares([]int{4, 3, 0}, a, b, c)
-		f.start(c)
-		require.Eventually(t, func() bool { return slices.Min(f.shares(a, b, c)) == 2 }, patience, 10*time.Millisecond)
-		require.Equal(t, 3, slices.Max(f.shares(a, b, c)))
+	t.Run("AmongReplicasThatJoinAndLeaveAndThenRest", targetsAreSharedOutAmongReplicasThatJoinAndLeaveAndThenRest)
+	t.Run("WithoutWaitingForNotifications", targetsAreSharedOutWithoutWaitingForNotifications)
+	t.Run("WhenOneOfThreeIsKilled", targetsAreSharedOutWhenOneOfThreeIsKilled)
+	t.Run("AmongThoseThatListThemOnly", targetsAreSharedOutAmongThoseThatListThemOnly)
+	t.Run("WithoutThoseThatHaveGoneSilent", targetsAreSharedOutWithoutThoseThatHaveGoneSilent)
+	t.Run("AlsoWhenTheyFailWhereTheyAre", targetsAreSharedOutAlsoWhenTheyFailWhereTheyAre)
+}
 
-		settled := f.terms()
-		for _, r := range []*replica{a, b, c} {
-			for len(r.planned) > 0 {
-				<-r.planned
-			}
-			for range 5 {
-				receive(t, r.planned)
-			}
+func targetsAreSharedOutAmongReplicasThatJoinAndLeaveAndThenRest(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a, b, c := f.replica(quick, seven), f.replica(quick, seven), f.replica(quick, seven)
+	f.connectControl(a, b, c)
+	f.start(a)
+	f.awaitShares([]int{7, 0, 0}, a, b, c)
+	f.start(b)
+	f.awaitShares([]int{4, 3, 0}, a, b, c)
+	f.start(c)
+	require.Eventually(t, func() bool { return slices.Min(f.shares(a, b, c)) == 2 }, patience, 10*time.Millisecond)
+	require.Equal(t, 3, slices.Max(f.shares(a, b, c)))
+
+	settled := f.terms()
+	for _, r := range []*replica{a, b, c} {
+		for len(r.planned) > 0 {
+			<-r.planned
 		}
-		require.Equal(t, settled, f.terms(), "nothing moves any more")
-
-		require.NoError(t, b.Stop(t.Context()))
-		require.Eventually(t, func() bool { s := f.shares(a, c); return s[0]+s[1] == 7 && min(s[0], s[1]) == 3 }, patience, 10*time.Millisecond)
-		require.True(t, value[bool](f, "SELECT bool_and(clean) FROM reconciler.targets"))
-	})
-
-	t.Run("WithoutWaitingForNotifications", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x", "y", "z"}))
-		receiveAll(t, a.runs, 3)
-		b := f.start(f.replica(quick, []string{"x", "y", "z"}))
-		f.awaitShares([]int{2, 1}, a, b)
-	})
-
-	t.Run("WhenOneOfThreeIsKilled", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.Live = patience // only the leases that it lets expire tell
-		replicas := []*replica{f.replica(timing, seven), f.replica(timing, seven), f.replica(timing, seven)}
-		f.connectControl(replicas...)
-		for _, r := range replicas {
-			f.start(r)
+		for range 5 {
+			receive(t, r.planned)
 		}
-		require.Eventually(t, func() bool { return slices.Min(f.shares(replicas...)) == 2 }, patience, 10*time.Millisecond)
-		replicas[0].wire.cut()
-		require.Eventually(t, func() bool {
-			s := f.shares(replicas...)
-			return s[0] == 0 && s[1]+s[2] == 7 && min(s[1], s[2]) == 3
-		}, patience, 10*time.Millisecond)
-		require.Equal(t, 1, value[int](f, "SELECT count(*) FROM reconciler.instances WHERE name = 'host:1'"))
-	})
+	}
+	require.Equal(t, settled, f.terms(), "nothing moves any more")
 
-	t.Run("AmongThoseThatListThemOnly", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a, b := f.replica(quick, []string{"x", "y", "z"}), f.replica(quick, []string{"z"})
-		f.connectControl(a, b)
-		f.start(a)
-		receiveAll(t, a.runs, 3)
-		f.start(b)
-		require.Equal(t, "z", receive(t, b.runs).Target)
-		f.awaitShares([]int{2, 1}, a, b)
-	})
+	require.NoError(t, b.Stop(t.Context()))
+	require.Eventually(t, func() bool { s := f.shares(a, c); return s[0]+s[1] == 7 && min(s[0], s[1]) == 3 }, patience, 10*time.Millisecond)
+	require.True(t, value[bool](f, "SELECT bool_and(clean) FROM reconciler.targets"))
+}
 
-	// It holds nothing, so only its silence tells.
-	t.Run("WithoutThoseThatHaveGoneSilent", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.Gone = time.Hour
-		f.db.Exec(t, `INSERT INTO reconciler.instances (id, name, version, targets, seen_at) VALUES
-			('00000000-0000-4000-8000-00000000000a', 'silent', 'v1', '{x,y}', clock_timestamp() - interval '2 seconds')`)
-		a := f.start(f.replica(timing, []string{"x", "y"}))
-		receiveAll(t, a.runs, 2)
-		require.Equal(t, 2, value[int](f, "SELECT count(*) FROM reconciler.instances"))
-	})
+func targetsAreSharedOutWithoutWaitingForNotifications(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x", "y", "z"}))
+	receiveAll(t, a.runs, 3)
+	b := f.start(f.replica(quick, []string{"x", "y", "z"}))
+	f.awaitShares([]int{2, 1}, a, b)
+}
 
-	// A target that rests after a failure is handed over too, without a call in between.
-	t.Run("AlsoWhenTheyFailWhereTheyAre", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.BackoffMin, timing.BackoffMax = time.Hour, time.Hour
-		a := f.start(f.replica(timing, []string{"x", "y"}, failFirst(func() error { return ErrLost })))
-		receive(t, a.resting)
-		require.Equal(t, "y", receive(t, a.runs).Target)
-		b := f.start(f.replica(quick, []string{"x", "y"}))
-		moved := receive(t, b.runs)
-		require.Equal(t, "x", moved.Target)
-		require.False(t, moved.Clean)
-	})
+func targetsAreSharedOutWhenOneOfThreeIsKilled(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.Live = patience // only the leases that it lets expire tell
+	replicas := []*replica{f.replica(timing, seven), f.replica(timing, seven), f.replica(timing, seven)}
+	f.connectControl(replicas...)
+	for _, r := range replicas {
+		f.start(r)
+	}
+	require.Eventually(t, func() bool { return slices.Min(f.shares(replicas...)) == 2 }, patience, 10*time.Millisecond)
+	replicas[0].wire.cut()
+	require.Eventually(t, func() bool {
+		s := f.shares(replicas...)
+		return s[0] == 0 && s[1]+s[2] == 7 && min(s[1], s[2]) == 3
+	}, patience, 10*time.Millisecond)
+	require.Equal(t, 1, value[int](f, "SELECT count(*) FROM reconciler.instances WHERE name = 'host:1'"))
+}
+
+func targetsAreSharedOutAmongThoseThatListThemOnly(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a, b := f.replica(quick, []string{"x", "y", "z"}), f.replica(quick, []string{"z"})
+	f.connectControl(a, b)
+	f.start(a)
+	receiveAll(t, a.runs, 3)
+	f.start(b)
+	require.Equal(t, "z", receive(t, b.runs).Target)
+	f.awaitShares([]int{2, 1}, a, b)
+}
+
+// It holds nothing, so only its silence tells.
+func targetsAreSharedOutWithoutThoseThatHaveGoneSilent(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.Gone = time.Hour
+	f.db.Exec(t, `INSERT INTO reconciler.instances (id, name, version, targets, seen_at) VALUES
+		('00000000-0000-4000-8000-00000000000a', 'silent', 'v1', '{x,y}', clock_timestamp() - interval '2 seconds')`)
+	a := f.start(f.replica(timing, []string{"x", "y"}))
+	receiveAll(t, a.runs, 2)
+	require.Equal(t, 2, value[int](f, "SELECT count(*) FROM reconciler.instances"))
+}
+
+// A target that rests after a failure is handed over too, without a call in between.
+func targetsAreSharedOutAlsoWhenTheyFailWhereTheyAre(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.BackoffMin, timing.BackoffMax = time.Hour, time.Hour
+	a := f.start(f.replica(timing, []string{"x", "y"}, failFirst(func() error { return ErrLost })))
+	receive(t, a.resting)
+	require.Equal(t, "y", receive(t, a.runs).Target)
+	b := f.start(f.replica(quick, []string{"x", "y"}))
+	moved := receive(t, b.runs)
+	require.Equal(t, "x", moved.Target)
+	require.False(t, moved.Clean)
 }
 
 // C53: each replica is replaced in turn. The fleet checks that no two own a target at once, and none is ever unclean.

@@ -11,151 +11,160 @@ import (
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 
-	// C52, I10. b's own heartbeats are hours apart: nothing but the expiry wakes it.
-	t.Run("HappensRightWhenTheLeaseOfAKilledOwnerExpires", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}))
-		first := receive(t, a.runs)
-		require.True(t, first.Clean)
-		b := f.start(f.replica(still, []string{"x"}))
+	t.Run("HappensRightWhenTheLeaseOfAKilledOwnerExpires", takeoverHappensRightWhenTheLeaseOfAKilledOwnerExpires)
+	t.Run("HappensAtOnceAfterAGoodStopAndIsClean", takeoverHappensAtOnceAfterAGoodStopAndIsClean)
+	t.Run("IsNotUndoneByHandingOverToTheDeadOwner", takeoverIsNotUndoneByHandingOverToTheDeadOwner)
+	t.Run("StaysUncleanUntilACompleteSyncSaysOtherwise", takeoverStaysUncleanUntilACompleteSyncSaysOtherwise)
+	t.Run("WaitsForAHalfOpenOwnerToGiveUpFirst", takeoverWaitsForAHalfOpenOwnerToGiveUpFirst)
+	t.Run("OfTheLeadershipIsIndependentOfTargets", takeoverOfTheLeadershipIsIndependentOfTargets)
+	t.Run("ByTheSameProcessFollowsWhenItsConnectionIsBack", takeoverByTheSameProcessFollowsWhenItsConnectionIsBack)
+	t.Run("DoesNotFollowAShortOutage", takeoverDoesNotFollowAShortOutage)
+}
+
+// C52, I10. b's own heartbeats are hours apart: nothing but the expiry wakes it.
+func takeoverHappensRightWhenTheLeaseOfAKilledOwnerExpires(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}))
+	first := receive(t, a.runs)
+	require.True(t, first.Clean)
+	b := f.start(f.replica(still, []string{"x"}))
+	receive(t, b.planned)
+
+	a.wire.cut()
+	expires := value[time.Time](f, "SELECT lease_until FROM reconciler.targets WHERE name = 'x'")
+	second := receive(t, b.runs)
+	require.Equal(t, first.Term+1, second.Term)
+	require.Equal(t, first.ID, second.ID)
+	require.False(t, second.Clean)
+	require.False(t, value[bool](f, "SELECT clean FROM reconciler.targets WHERE name = 'x'"))
+	taken := value[time.Time](f, "SELECT lease_until - interval '2 hours' FROM reconciler.targets WHERE name = 'x'")
+	require.Greater(t, taken, expires)
+	require.Less(t, taken.Sub(expires), quick.MinTTL)
+
+	<-first.ctx.Done()
+	require.Equal(t, ErrLost, context.Cause(first.ctx))
+	require.Zero(t, first.Remaining())
+	require.False(t, first.Allows(0))
+}
+
+func takeoverHappensAtOnceAfterAGoodStopAndIsClean(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a, b := f.replica(still, []string{"x"}), f.replica(still, []string{"x"})
+	f.connectControl(a, b)
+	f.start(a)
+	first := receive(t, a.runs)
+	require.Equal(t, int64(1), receive(t, a.leads))
+	f.start(b)
+	receive(t, b.planned)
+
+	require.NoError(t, a.Stop(t.Context()))
+	second := receive(t, b.runs)
+	require.Equal(t, first.Term+1, second.Term)
+	require.True(t, second.Clean)
+	require.Equal(t, int64(2), receive(t, b.leads))
+	require.Equal(t, []string{"00000000-0000-4000-8000-000000000002"}, value[[]string](f, "SELECT array_agg(id::text) FROM reconciler.instances"))
+}
+
+// A restart after a kill: nothing of what the new process has taken goes back to the dead one.
+func takeoverIsNotUndoneByHandingOverToTheDeadOwner(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.Live = 0 // as in production: the default
+	names := []string{"w", "x", "y", "z"}
+	a := f.start(f.replica(timing, names))
+	receiveAll(t, a.runs, 4)
+	a.wire.cut()
+	b := f.start(f.replica(timing, names))
+	taken := []*run{receive(t, b.runs), receive(t, b.runs), receive(t, b.runs), receive(t, b.runs)}
+	for len(b.planned) > 0 { // from before
+		<-b.planned
+	}
+	for range 5 {
 		receive(t, b.planned)
-
-		a.wire.cut()
-		expires := value[time.Time](f, "SELECT lease_until FROM reconciler.targets WHERE name = 'x'")
-		second := receive(t, b.runs)
-		require.Equal(t, first.Term+1, second.Term)
-		require.Equal(t, first.ID, second.ID)
-		require.False(t, second.Clean)
-		require.False(t, value[bool](f, "SELECT clean FROM reconciler.targets WHERE name = 'x'"))
-		taken := value[time.Time](f, "SELECT lease_until - interval '2 hours' FROM reconciler.targets WHERE name = 'x'")
-		require.Greater(t, taken, expires)
-		require.Less(t, taken.Sub(expires), quick.MinTTL)
-
-		<-first.ctx.Done()
-		require.Equal(t, ErrLost, context.Cause(first.ctx))
-		require.Zero(t, first.Remaining())
-		require.False(t, first.Allows(0))
-	})
-
-	t.Run("HappensAtOnceAfterAGoodStopAndIsClean", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a, b := f.replica(still, []string{"x"}), f.replica(still, []string{"x"})
-		f.connectControl(a, b)
-		f.start(a)
-		first := receive(t, a.runs)
-		require.Equal(t, int64(1), receive(t, a.leads))
-		f.start(b)
-		receive(t, b.planned)
-
-		require.NoError(t, a.Stop(t.Context()))
-		second := receive(t, b.runs)
-		require.Equal(t, first.Term+1, second.Term)
-		require.True(t, second.Clean)
-		require.Equal(t, int64(2), receive(t, b.leads))
-		require.Equal(t, []string{"00000000-0000-4000-8000-000000000002"}, value[[]string](f, "SELECT array_agg(id::text) FROM reconciler.instances"))
-	})
-
-	// A restart after a kill: nothing of what the new process has taken goes back to the dead one.
-	t.Run("IsNotUndoneByHandingOverToTheDeadOwner", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.Live = 0 // as in production: the default
-		names := []string{"w", "x", "y", "z"}
-		a := f.start(f.replica(timing, names))
-		receiveAll(t, a.runs, 4)
-		a.wire.cut()
-		b := f.start(f.replica(timing, names))
-		taken := []*run{receive(t, b.runs), receive(t, b.runs), receive(t, b.runs), receive(t, b.runs)}
-		for len(b.planned) > 0 { // from before
-			<-b.planned
+	}
+	for _, r := range taken {
+		select {
+		case <-r.Draining():
+			require.Fail(t, "was handed over", r.Target)
+		default:
 		}
-		for range 5 {
-			receive(t, b.planned)
-		}
-		for _, r := range taken {
-			select {
-			case <-r.Draining():
-				require.Fail(t, "was handed over", r.Target)
-			default:
-			}
-		}
-	})
+	}
+}
 
-	t.Run("StaysUncleanUntilACompleteSyncSaysOtherwise", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		f.db.Exec(t, "INSERT INTO reconciler.targets (name, clean) VALUES ('x', false)")
-		a := f.start(f.replica(quick, []string{"x"}))
-		require.False(t, receive(t, a.runs).Clean)
-		require.NoError(t, a.Stop(t.Context()))
-		b := f.start(f.replica(quick, []string{"x"}))
-		require.False(t, receive(t, b.runs).Clean)
-	})
+func takeoverStaysUncleanUntilACompleteSyncSaysOtherwise(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	f.db.Exec(t, "INSERT INTO reconciler.targets (name, clean) VALUES ('x', false)")
+	a := f.start(f.replica(quick, []string{"x"}))
+	require.False(t, receive(t, a.runs).Clean)
+	require.NoError(t, a.Stop(t.Context()))
+	b := f.start(f.replica(quick, []string{"x"}))
+	require.False(t, receive(t, b.runs).Clean)
+}
 
-	// C52: a network that drops everything. The owner's statement hangs; its lease must end all the same.
-	t.Run("WaitsForAHalfOpenOwnerToGiveUpFirst", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x", "y"}))
-		first := receiveAll(t, a.runs, 2)
-		a.wire.freeze()
-		b := f.start(f.replica(quick, []string{"x", "y"}))
-		second := receiveAll(t, b.runs, 2) // begin() has checked that the first ones were over
-		for name, r := range first {
-			<-r.ended
-			require.Equal(t, ErrLost, context.Cause(r.ctx))
-			require.Equal(t, r.Term+1, second[name].Term)
-		}
-	})
+// C52: a network that drops everything. The owner's statement hangs; its lease must end all the same.
+func takeoverWaitsForAHalfOpenOwnerToGiveUpFirst(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x", "y"}))
+	first := receiveAll(t, a.runs, 2)
+	a.wire.freeze()
+	b := f.start(f.replica(quick, []string{"x", "y"}))
+	second := receiveAll(t, b.runs, 2) // begin() has checked that the first ones were over
+	for name, r := range first {
+		<-r.ended
+		require.Equal(t, ErrLost, context.Cause(r.ctx))
+		require.Equal(t, r.Term+1, second[name].Term)
+	}
+}
 
-	t.Run("OfTheLeadershipIsIndependentOfTargets", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, nil))
-		require.Equal(t, int64(1), receive(t, a.leads))
-		b := f.start(f.replica(quick, []string{"x"}))
-		receive(t, b.runs)
-		require.Empty(t, b.leads)
-		require.Eventually(t, func() bool { return a.Status().Peers == 1 }, patience, 5*time.Millisecond)
-		require.Equal(t, Status{Targets: []string{"x"}, Peers: 1}, steady(b.Status()))
-		require.Equal(t, Status{Leader: true, Peers: 1}, steady(a.Status()))
-		a.wire.cut()
-		require.Equal(t, int64(2), receive(t, b.leads))
-	})
+func takeoverOfTheLeadershipIsIndependentOfTargets(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, nil))
+	require.Equal(t, int64(1), receive(t, a.leads))
+	b := f.start(f.replica(quick, []string{"x"}))
+	receive(t, b.runs)
+	require.Empty(t, b.leads)
+	require.Eventually(t, func() bool { return a.Status().Peers == 1 }, patience, 5*time.Millisecond)
+	require.Equal(t, Status{Targets: []string{"x"}, Peers: 1}, steady(b.Status()))
+	require.Equal(t, Status{Leader: true, Peers: 1}, steady(a.Status()))
+	a.wire.cut()
+	require.Equal(t, int64(2), receive(t, b.leads))
+}
 
-	t.Run("ByTheSameProcessFollowsWhenItsConnectionIsBack", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}))
-		first := receive(t, a.runs)
-		a.wire.cut()
-		<-first.ended
-		require.Equal(t, ErrLost, context.Cause(first.ctx))
-		require.Positive(t, a.Status().Failing)
-		a.wire.mend()
-		second := receive(t, a.runs)
-		require.Equal(t, first.Term+1, second.Term)
-		require.False(t, second.Clean)
-		require.Contains(t, a.log.String(), "msg=heartbeat_recovered")
-	})
+func takeoverByTheSameProcessFollowsWhenItsConnectionIsBack(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}))
+	first := receive(t, a.runs)
+	a.wire.cut()
+	<-first.ended
+	require.Equal(t, ErrLost, context.Cause(first.ctx))
+	require.Positive(t, a.Status().Failing)
+	a.wire.mend()
+	second := receive(t, a.runs)
+	require.Equal(t, first.Term+1, second.Term)
+	require.False(t, second.Clean)
+	require.Contains(t, a.log.String(), "msg=heartbeat_recovered")
+}
 
-	t.Run("DoesNotFollowAShortOutage", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		timing := quick
-		timing.MinTTL = patience
-		a := f.start(f.replica(timing, []string{"x"}))
-		first := receive(t, a.runs)
-		a.wire.cut()
-		a.awaitBeat(t, isFailure)
-		a.wire.mend()
-		a.awaitBeat(t, isSuccess)
-		require.NoError(t, first.ctx.Err())
-		require.Empty(t, a.runs)
-	})
+func takeoverDoesNotFollowAShortOutage(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.MinTTL = patience
+	a := f.start(f.replica(timing, []string{"x"}))
+	first := receive(t, a.runs)
+	a.wire.cut()
+	a.awaitBeat(t, isFailure)
+	a.wire.mend()
+	a.awaitBeat(t, isSuccess)
+	require.NoError(t, first.ctx.Err())
+	require.Empty(t, a.runs)
 }
 
 // steady is a status without what time changes.

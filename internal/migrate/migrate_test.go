@@ -66,96 +66,103 @@ func tables(t *testing.T, db *pgtest.DB) []string {
 func TestUp(t *testing.T) {
 	t.Parallel()
 
-	t.Run("AppliesEverythingOnce", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Empty(t)
-		applied, err := migrate.New(three()).Up(t.Context(), db.URL)
-		require.NoError(t, err)
-		require.Equal(t, []string{"1 00001_one.sql", "2 00002_two.sql", "3 00003_three.sql"}, names(applied))
-		require.Equal(t, []string{"one", "two", "three"}, tables(t, db))
+	t.Run("AppliesEverythingOnce", upAppliesEverythingOnce)
+	t.Run("AppliesWhatIsNew", upAppliesWhatIsNew)
+	t.Run("KeepsWhatSucceededBeforeAFailure", upKeepsWhatSucceededBeforeAFailure)
+	t.Run("IsDoneByOneOfManyAtATime", upIsDoneByOneOfManyAtATime)
+	t.Run("RegeneratesCaptureEachTime", upRegeneratesCaptureEachTime)
+	t.Run("SaysWhenRegeneratingFails", upSaysWhenRegeneratingFails)
+}
 
-		applied, err = migrate.New(three()).Up(t.Context(), db.URL)
-		require.NoError(t, err)
-		require.Empty(t, applied)
-	})
+func upAppliesEverythingOnce(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	applied, err := migrate.New(three()).Up(t.Context(), db.URL)
+	require.NoError(t, err)
+	require.Equal(t, []string{"1 00001_one.sql", "2 00002_two.sql", "3 00003_three.sql"}, names(applied))
+	require.Equal(t, []string{"one", "two", "three"}, tables(t, db))
 
-	t.Run("AppliesWhatIsNew", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Empty(t)
-		files := three()
-		last := files["00003_three.sql"]
-		delete(files, "00003_three.sql")
+	applied, err = migrate.New(three()).Up(t.Context(), db.URL)
+	require.NoError(t, err)
+	require.Empty(t, applied)
+}
+
+func upAppliesWhatIsNew(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	files := three()
+	last := files["00003_three.sql"]
+	delete(files, "00003_three.sql")
+	_, err := migrate.New(files).Up(t.Context(), db.URL)
+	require.NoError(t, err)
+	files["00003_three.sql"] = last
+	applied, err := migrate.New(files).Up(t.Context(), db.URL)
+	require.NoError(t, err)
+	require.Equal(t, []string{"3 00003_three.sql"}, names(applied))
+}
+
+func upKeepsWhatSucceededBeforeAFailure(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	files := three()
+	files["00002_two.sql"] = file("CREATE TABLE reconciler.half (); SELECT 1/0;", "")
+	applied, err := migrate.New(files).Up(t.Context(), db.URL)
+	require.EqualError(t, err, "apply migrations: 00002_two.sql: ERROR: division by zero (SQLSTATE 22012)")
+	require.Equal(t, []string{"1 00001_one.sql"}, names(applied))
+	require.Equal(t, []string{"one"}, tables(t, db))
+}
+
+// C54: replicas that start together all migrate.
+func upIsDoneByOneOfManyAtATime(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	const replicas = 6
+	type result struct {
+		applied []migrate.Applied
+		err     error
+	}
+	results := make(chan result)
+	for range replicas {
+		go func() {
+			applied, err := migrate.New(three()).Up(context.WithoutCancel(t.Context()), db.URL)
+			results <- result{applied, err}
+		}()
+	}
+	workers := 0
+	for range replicas {
+		r := <-results
+		require.NoError(t, r.err)
+		if len(r.applied) > 0 {
+			require.Len(t, r.applied, 3)
+			workers++
+		}
+	}
+	require.Equal(t, 1, workers)
+}
+
+func upRegeneratesCaptureEachTime(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	files := fstest.MapFS{"00001_one.sql": file(`CREATE TABLE reconciler.calls (n int);
+CREATE FUNCTION reconciler.regenerate() RETURNS void LANGUAGE sql AS $$ INSERT INTO reconciler.calls VALUES (1) $$;`, "")}
+	for range 2 {
 		_, err := migrate.New(files).Up(t.Context(), db.URL)
 		require.NoError(t, err)
-		files["00003_three.sql"] = last
-		applied, err := migrate.New(files).Up(t.Context(), db.URL)
-		require.NoError(t, err)
-		require.Equal(t, []string{"3 00003_three.sql"}, names(applied))
-	})
+	}
+	var calls int
+	require.NoError(t, db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM reconciler.calls").Scan(&calls))
+	require.Equal(t, 2, calls)
+}
 
-	t.Run("KeepsWhatSucceededBeforeAFailure", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Empty(t)
-		files := three()
-		files["00002_two.sql"] = file("CREATE TABLE reconciler.half (); SELECT 1/0;", "")
-		applied, err := migrate.New(files).Up(t.Context(), db.URL)
-		require.EqualError(t, err, "apply migrations: 00002_two.sql: ERROR: division by zero (SQLSTATE 22012)")
-		require.Equal(t, []string{"1 00001_one.sql"}, names(applied))
-		require.Equal(t, []string{"one"}, tables(t, db))
-	})
-
-	// C54: replicas that start together all migrate.
-	t.Run("IsDoneByOneOfManyAtATime", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Empty(t)
-		const replicas = 6
-		type result struct {
-			applied []migrate.Applied
-			err     error
-		}
-		results := make(chan result)
-		for range replicas {
-			go func() {
-				applied, err := migrate.New(three()).Up(context.WithoutCancel(t.Context()), db.URL)
-				results <- result{applied, err}
-			}()
-		}
-		workers := 0
-		for range replicas {
-			r := <-results
-			require.NoError(t, r.err)
-			if len(r.applied) > 0 {
-				require.Len(t, r.applied, 3)
-				workers++
-			}
-		}
-		require.Equal(t, 1, workers)
-	})
-
-	t.Run("RegeneratesCaptureEachTime", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Empty(t)
-		files := fstest.MapFS{"00001_one.sql": file(`CREATE TABLE reconciler.calls (n int);
-CREATE FUNCTION reconciler.regenerate() RETURNS void LANGUAGE sql AS $$ INSERT INTO reconciler.calls VALUES (1) $$;`, "")}
-		for range 2 {
-			_, err := migrate.New(files).Up(t.Context(), db.URL)
-			require.NoError(t, err)
-		}
-		var calls int
-		require.NoError(t, db.Pool.QueryRow(t.Context(), "SELECT count(*) FROM reconciler.calls").Scan(&calls))
-		require.Equal(t, 2, calls)
-	})
-
-	t.Run("SaysWhenRegeneratingFails", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.Empty(t)
-		files := fstest.MapFS{"00001_one.sql": file(`-- +goose StatementBegin
+func upSaysWhenRegeneratingFails(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	files := fstest.MapFS{"00001_one.sql": file(`-- +goose StatementBegin
 CREATE FUNCTION reconciler.regenerate() RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'lock timeout on shop.orders'; END $$;
 -- +goose StatementEnd`, "")}
-		applied, err := migrate.New(files).Up(t.Context(), db.URL)
-		require.EqualError(t, err, "apply migrations: generate the capture code of tracked resources again (migrations are applied; run `reconciler migrate up` once more): ERROR: lock timeout on shop.orders (SQLSTATE P0001)")
-		require.Equal(t, []string{"1 00001_one.sql"}, names(applied))
-	})
+	applied, err := migrate.New(files).Up(t.Context(), db.URL)
+	require.EqualError(t, err, "apply migrations: generate the capture code of tracked resources again (migrations are applied; run `reconciler migrate up` once more): ERROR: lock timeout on shop.orders (SQLSTATE P0001)")
+	require.Equal(t, []string{"1 00001_one.sql"}, names(applied))
 }
 
 func TestUpRefuses(t *testing.T) {
