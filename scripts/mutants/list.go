@@ -32,6 +32,7 @@ const (
 	ledgerSQL   = "internal/store/ledger.sql.go"
 	captureSQL  = "db/migrations/00003_capture.sql"
 	cursorSQL   = "db/migrations/00005_cursor.sql"
+	waitSQL     = "db/migrations/00009_wait.sql"
 	settleSQL   = "db/migrations/00012_settle.sql"
 	desiredRead = "internal/desired/read.go"
 	reloadFile  = "internal/driver/file/reload.go"

@@ -177,6 +177,19 @@ var plans = []Mutant{
 		Package: applyTests, Run: "^TestApplyOfManyAfterQuietTimes$",
 	},
 	{
+		Name: "wait-plan-of-empty-tables", Invariant: "C20", Removed: "so do the statements by which wait() looks again and again",
+		Edits: []Edit{{
+			waitSQL, "LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$",
+			"LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$",
+		}},
+		Package: applyTests, Run: "^TestWaitsPlansForEmptyTablesServeFullOnes$",
+	},
+	{
+		Name: "brought-again-read", Invariant: "C20", Removed: "what many pages of a batch bring is looked at once",
+		Edits:   []Edit{{readerFile, "if !long || !o.brought.again(id) {", "if !long || true {"}},
+		Package: serverTests, Run: "^TestWhatABatchBringsAgainIsLookedAtOnce$",
+	},
+	{
 		Name: "due-all-read", Invariant: "C20", Removed: "which object is due next is asked with a time that an index can be searched for",
 		Edits:   []Edit{{ledgerSQL, "next_attempt_at > statement_timestamp()", "next_attempt_at > clock_timestamp()"}},
 		Package: applyTests, Run: "^TestDueObjectsAreFoundWithTheNextOne$",
