@@ -50,10 +50,13 @@ SELECT id, name, (paused_at IS NOT NULL)::boolean AS paused, draining, clean, co
 FROM reconciler.targets WHERE id = $1;
 
 -- name: TargetSteering :one
--- What a person may have changed, in one look.
+-- What a person may have changed, in one look: whether an object is due, too. With ORDER BY and LIMIT that is one step on an index
+-- however the plan was made.
 SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
     EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies,
-    CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health
+    CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
+    coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
+        ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
 FROM reconciler.targets t WHERE t.id = $1;
 
 -- name: TargetCursorStart :exec

@@ -39,14 +39,26 @@ func TestDueObjectsAreFoundWithTheNextOne(t *testing.T) {
 	require.Greater(t, seconds[3], 0.)
 	require.LessOrEqual(t, seconds[3], 1800.)
 	require.LessOrEqual(t, after-before, 2*len(keys))
+	// The look for what a person may have changed says no more than that there is something due.
+	due := func() bool {
+		row, err := store.New(tx).TargetSteering(t.Context(), target)
+		require.NoError(t, err)
+		return row.Due
+	}
+	before = after
+	require.True(t, due())
+	require.NoError(t, tx.QueryRow(t.Context(), read).Scan(&after))
+	require.LessOrEqual(t, after-before, 2)
 
 	_, err = tx.Exec(t.Context(), "DELETE FROM reconciler.ledger WHERE key <> '6000'")
 	require.NoError(t, err)
 	keys, seconds = look(3)
 	require.Equal(t, []string{"6000"}, keys)
 	require.Greater(t, seconds[0], 2900*3600.)
+	require.False(t, due())
 	_, err = tx.Exec(t.Context(), "UPDATE reconciler.ledger SET state = 'applied', applied_hash = '0123456789abcdef', next_attempt_at = NULL")
 	require.NoError(t, err)
 	keys, _ = look(3)
 	require.Empty(t, keys)
+	require.False(t, due())
 }

@@ -229,7 +229,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	return err
 }
 
-// Refresh reads what a person may have changed: paused, guard approved, draining. It also looks for due objects.
+// Refresh reads what a person may have changed: paused, guard approved, draining, objects to be tried again.
 func (o *Owner) Refresh(ctx context.Context) error {
 	row, err := o.queries.TargetSteering(ctx, o.cfg.Grant.ID)
 	if err != nil {
@@ -246,7 +246,9 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "live").Set(float64(live))
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "sync").Set(float64(sync))
 	o.cfg.Metrics.InFlight.WithLabelValues(o.cfg.Name).Set(float64(flying))
-	signal(o.poke)
+	if row.Due {
+		signal(o.poke)
+	}
 	o.Turn(row.Applies, row.Health)
 	return o.recordTrouble(ctx, row.Trouble)
 }
