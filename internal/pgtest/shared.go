@@ -81,14 +81,10 @@ func findOrStart(ctx context.Context, dir string, linger time.Duration) (_ *inst
 	if err != nil {
 		return nil, err
 	}
-	if i != nil {
-		if !i.Ending {
-			// Others may use it, and keep it so busy that it does not answer at once.
-			if err := i.awaitReady(ctx); err == nil || ctx.Err() != nil {
-				return i, err
-			}
-		}
-		// Crashed, or its process was killed while it started, or a reaper gave up.
+	if i != nil && !i.Ending && i.answersWithin(ctx, busyTimeout) {
+		return i, nil
+	}
+	if i != nil { // Crashed, or its process was killed while it started, or a reaper gave up.
 		if err := i.clear(ctx); err != nil {
 			return nil, err
 		}
