@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -91,6 +92,17 @@ func labelText(values map[string]map[string]bool) string {
 	return strings.Join(labels, ", ")
 }
 
+// listens waits until the daemon knows that it hears notifications.
+func (d *daemon) listens() {
+	d.t.Helper()
+	eventually(d.t, patience, func() error {
+		if d.metric("reconciler_listening") != 1 {
+			return errors.New("it is not known whether LISTEN works")
+		}
+		return nil
+	}, "it listens")
+}
+
 const seriesPage = "../../docs/metrics.md"
 
 // Every series is documented, is there from the start, and is made as Prometheus' own linter likes it.
@@ -121,6 +133,7 @@ func TestMetricsAreAsDocumented(t *testing.T) {
 	w.wait()
 	w.exec(`UPDATE apps SET version = 2 WHERE id = 1; DELETE FROM apps WHERE id = 2`)
 	w.wait()
+	d.listens()
 	have := map[string]float64{}
 	for _, name := range []string{"leader", "listening", "owned", "circuit_open", "guard_held"} {
 		have[name] = d.metric("reconciler_" + name)
@@ -132,13 +145,23 @@ func TestMetricsAreAsDocumented(t *testing.T) {
 	require.Equal(t, map[string]float64{
 		"leader": 1, "listening": 1, "owned": 1, "circuit_open": 0, "guard_held": 0, "apply done": 4, "delete done": 1, "apply backoff": 0, "delete backoff": 0,
 	}, have)
-	for _, name := range []string{"ticks_total", "outbox_events_total", "revision", "cursor_revision", "ledger_writes_total", "last_sync_timestamp_seconds", "syncs_total"} {
-		require.Positive(t, d.metric("reconciler_"+name), name)
-	}
-	require.Positive(t, d.metric("reconciler_wakeups_total", "by", "poll"))
-	for _, name := range []string{"call_seconds", "lag_seconds", "sync_seconds"} {
-		require.Positive(t, d.metrics()["reconciler_"+name].GetMetric()[0].GetHistogram().GetSampleCount(), name)
-	}
+	// Some are counted right after what wait() looks at was committed, and the leader looks by itself when nobody has called.
+	eventually(t, patience, func() error {
+		for _, name := range []string{"ticks_total", "outbox_events_total", "revision", "cursor_revision", "ledger_writes_total", "last_sync_timestamp_seconds", "syncs_total"} {
+			if d.metric("reconciler_"+name) <= 0 {
+				return fmt.Errorf("%s is not positive", name)
+			}
+		}
+		for _, name := range []string{"call_seconds", "lag_seconds", "sync_seconds"} {
+			if d.metrics()["reconciler_"+name].GetMetric()[0].GetHistogram().GetSampleCount() == 0 {
+				return fmt.Errorf("%s has counted nothing", name)
+			}
+		}
+		if d.metric("reconciler_wakeups_total", "by", "poll") == 0 {
+			return errors.New("no wake-up by a poll")
+		}
+		return nil
+	}, "what has happened is counted")
 	require.Equal(t, series, d.series(), "no series and no label came with the work")
 }
 
