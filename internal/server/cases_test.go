@@ -216,7 +216,7 @@ func TestMissingParentsAreNoMassDelete(t *testing.T) {
 		w.db.Exec(t, `SELECT pg_notify('reconciler_control', '')`)
 		return w.series("guard_held", "eu") == 80
 	})
-	require.Len(t, w.logged("deletes_held"), 1)
+	w.eventually("and the log", func() bool { return len(w.logged("deletes_held")) == 1 })
 	require.Equal(t, "held", w.text(`SELECT state FROM reconciler.status`))
 	w.db.Exec(t, `INSERT INTO owners TABLE saved`)
 	w.converged()
