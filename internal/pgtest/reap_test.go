@@ -214,18 +214,25 @@ func TestReapLeavesADirectoryThatIsSomebodyElsesByNow(t *testing.T) {
 	require.NoDirExists(t, dir)
 }
 
+// firstServer starts a server with a database by which it is known again. What runs in its directory ends with the test.
+func firstServer(t *testing.T) (dir string, i *instance) {
+	t.Helper()
+	dir = filepath.Join(baseDir(), uniqueName("own"))
+	users, i, err := obtain(t.Context(), dir, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = users.Close() }) // Its reaper ends it then.
+	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"))
+	return dir, i
+}
+
 // The engine goes on ending a server after the reaper has given up waiting for it: until then the server answers.
 func TestNobodyJoinsAServerWhoseReaperGaveUp(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(baseDir(), uniqueName("own"))
-	users, i, err := obtain(t.Context(), dir, 0)
-	require.NoError(t, err)
-	defer users.Close() // Its reaper ends what runs there then.
-	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"))
+	dir, i := firstServer(t)
 
 	i.Ending = true
 	require.NoError(t, i.save())
-	i, err = findOrStart(t.Context(), dir, 0)
+	i, err := findOrStart(t.Context(), dir, 0)
 	require.NoError(t, err)
 	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "another server")
 }
@@ -233,11 +240,7 @@ func TestNobodyJoinsAServerWhoseReaperGaveUp(t *testing.T) {
 // A server that does not answer at once may be in use, and busy.
 func TestJoinersWaitForAServerThatIsBusy(t *testing.T) {
 	t.Parallel()
-	dir := filepath.Join(baseDir(), uniqueName("own"))
-	users, i, err := obtain(t.Context(), dir, 0)
-	require.NoError(t, err)
-	defer users.Close() // Its reaper ends what runs there then.
-	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"))
+	dir, i := firstServer(t)
 
 	var config net.ListenConfig
 	busy, err := config.Listen(t.Context(), "tcp4", "127.0.0.1:0")
