@@ -61,7 +61,7 @@ func benchBulk(ctx context.Context, l *lab) ([]Figure, error) {
 					return nil, err
 				}
 			}
-			left, err := l.number(ctx, `SELECT count(*) FROM reconciler.targets WHERE name = 'sink' AND cursor_revision < $1::float8`, upto)
+			left, err := l.number(ctx, `SELECT count(*) FROM reconciler.target_cursors WHERE target = 'sink' AND revision < $1::float8`, upto)
 			if err != nil {
 				return nil, err
 			}
@@ -111,7 +111,7 @@ func (l *lab) passed(ctx context.Context) error {
 			return err
 		}
 	}
-	return l.until(ctx, fmt.Sprintf(`SELECT count(*) FROM reconciler.targets WHERE name = '%s' AND cursor_revision >= %d`, target, *upto))
+	return l.until(ctx, fmt.Sprintf(`SELECT count(*) FROM reconciler.target_cursors WHERE target = '%s' AND revision >= %d`, target, *upto))
 }
 
 // benchDrain measures how fast a backlog is worked off: rows of the outbox that stand for a fifth as many objects.

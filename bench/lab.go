@@ -35,6 +35,7 @@ type lab struct {
 	dir    string // for configs and files
 	rounds int
 	length time.Duration // of one round of commits
+	open   time.Duration // how long the transaction of the bench open stays so
 	// scale is what numbers of rows are multiplied with: 1 for figures, far less to see that everything works.
 	scale float64
 

@@ -14,8 +14,8 @@ import (
 )
 
 // behind is for how long the oldest change that is not recorded has been known, in seconds.
-const behind = `SELECT coalesce(extract(epoch FROM clock_timestamp() - min(k.at)), 0) FROM reconciler.ticks k, reconciler.targets t
-	WHERE t.name = 'sink' AND k.revision > t.cursor_revision`
+const behind = `SELECT coalesce(extract(epoch FROM clock_timestamp() - min(k.at)), 0) FROM reconciler.ticks k, reconciler.target_cursors c
+	WHERE c.target = 'sink' AND k.revision > c.revision`
 
 // sample calls a function at an interval until its context ends.
 func sample(ctx context.Context, every time.Duration, look func() error) error {

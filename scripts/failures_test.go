@@ -14,7 +14,7 @@ const failuresPage = "../docs/failures.md"
 
 var (
 	rowOfATable   = regexp.MustCompile(`(?m)^\|(.*)\|$`)
-	nameOfATest   = regexp.MustCompile("`(Test[A-Za-z0-9]+)(?:/([A-Za-z0-9]+))?`")
+	nameOfATest   = regexp.MustCompile("`(Test[A-Za-z0-9_]+)(?:/([A-Za-z0-9]+))?`")
 	nameOfAMetric = regexp.MustCompile("`reconciler_([a-z_]+)`")
 	nameOfAnyTime = regexp.MustCompile("`([a-z]+)\\.([A-Za-z]+)`")
 	// Several may follow one another: log `a`, `b` and `c`.

@@ -28,6 +28,7 @@ var onDatabase = map[string][]string{
 	"apply stop":     {"1"},
 	"apply wait":     {"1", "--timeout", "0"},
 	"apply watch":    {"99"}, // of one that is there it would see the end
+	"acknowledge":    {"eu"},
 	"approve":        {"eu"},
 	"diff":           {},
 	"doctor":         {},
@@ -184,12 +185,14 @@ func TestUnreachableDatabaseNamesTheReason(t *testing.T) {
 
 }
 
-// C67.
+// C67. Rights and settings that a role or a database has are overridden; a standby is a standby.
 func TestReadOnlyDatabaseIsNotUsed(t *testing.T) {
 	t.Parallel()
-	db := pgtest.New(t)
-	db.Exec(t, "ALTER DATABASE "+db.Name+" SET default_transaction_read_only = on")
-	r := newPlace(t, "RECONCILER_DATABASE_URL="+db.URL).run(t, "pause", "eu")
+	primary := pgtest.Server(t)
+	db := primary.New(t)
+	standby := primary.Standby(t)
+	standby.AwaitReplay(t, primary)
+	r := newPlace(t, "RECONCILER_DATABASE_URL="+standby.URL(db.Name)).run(t, "pause", "eu")
 	require.Equal(t, 3, r.code)
 	require.Regexp(t, `^reconciler: cannot connect to database "`+db.Name+`" at 127\.0\.0\.1:\d+ as user "postgres": read only connection`+"\n$", r.stderr)
 }
@@ -291,7 +294,7 @@ func TestHostileNamesDoNoHarm(t *testing.T) {
 	w := newWorld(t)
 	before := w.value(t, "SELECT count(*)::text FROM reconciler.ledger")
 	for _, name := range []string{"'; DROP SCHEMA reconciler CASCADE; --", "../../etc/passwd", "\x1b[2J\x1b]0;owned\a", "eu\n42501", "\xff\xfe", "$1", `"`, "%s%n"} {
-		for _, command := range []string{"pause", "resume", "approve", "release", "retry", "sync", "status", "untrack"} {
+		for _, command := range []string{"pause", "resume", "approve", "acknowledge", "release", "retry", "sync", "status", "untrack"} {
 			r := w.run(t, command, "--", name)
 			require.Equal(t, 2, r.code, "%s %q", command, name)
 			require.NotContains(t, r.stdout+r.stderr, "\x1b", "%s %q", command, name)

@@ -123,7 +123,7 @@ func (a *app) checkTarget(ctx context.Context, t config.Target) cli.Finding {
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, t.Timeout, fmt.Errorf("no answer within %s", t.Timeout))
 	defer cancel()
-	if err := checker.Check(limited); err != nil {
+	if err := driver.Safely(func() error { return checker.Check(limited) }); err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
 			err = context.Cause(limited)
 		}

@@ -77,12 +77,13 @@ SELECT reconciler.track('deployments', 'public.deployments', '{id}', 'region', '
 
 const worldState = `
 INSERT INTO reconciler.instances (id, name, version, targets) VALUES ('00000000-0000-0000-0000-000000000001', 'host-1', 'v1', '{ap,eu,us}');
+INSERT INTO reconciler.heartbeats (instance, beat) VALUES ('00000000-0000-0000-0000-000000000001', 1);
 INSERT INTO reconciler.ticks (revision, snapshot, at) VALUES (10, pg_current_snapshot(), '2026-01-02 03:04:10+00');
-UPDATE reconciler.leases SET owner = '00000000-0000-0000-0000-000000000001', term = 1, lease_until = clock_timestamp() + interval '1 hour',
-    cursor_revision = 10, cursor_snapshot = pg_current_snapshot();
-INSERT INTO reconciler.targets (name, configured, driver, owner, term, lease_until, cursor_revision, cursor_snapshot)
-SELECT n, true, 'file', '00000000-0000-0000-0000-000000000001', 1, clock_timestamp() + interval '1 hour', k.revision, k.snapshot
-FROM unnest('{eu,us,ap}'::text[]) AS n, reconciler.ticks k;
+UPDATE reconciler.leases SET owner = '00000000-0000-0000-0000-000000000001', term = 1, lease_ttl = '1 hour';
+INSERT INTO reconciler.targets (name, configured, driver, owner, term, lease_ttl)
+SELECT n, true, 'file', '00000000-0000-0000-0000-000000000001', 1, '1 hour' FROM unnest('{eu,us,ap}'::text[]) AS n;
+INSERT INTO reconciler.cursors (consumer, revision, snapshot)
+SELECT c.id, k.revision, k.snapshot FROM (SELECT 0 AS id UNION ALL SELECT id FROM reconciler.targets) AS c, reconciler.ticks k;
 INSERT INTO reconciler.sync_runs (target_id, reason, state, requested_at, started_at, finished_at, rows)
 SELECT id, 'start', 'complete', '2026-01-02 03:04:00+00', '2026-01-02 03:04:00+00', '2026-01-02 03:04:05+00', 4 FROM reconciler.targets;
 INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, applied_at)

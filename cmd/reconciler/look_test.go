@@ -90,7 +90,7 @@ eu: interval sync since 2026-01-02 03:04:12+00: 100 rows read, 2 to apply, 1 to 
 func TestWaitSaysWhatIsNotApplied(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.db.Exec(t, "UPDATE reconciler.leases SET lease_until = clock_timestamp() - interval '1 minute'; INSERT INTO public.deployments (id, region) VALUES (10, 'us')")
+	w.db.Exec(t, "UPDATE reconciler.leases SET lease_ttl = '0'; INSERT INTO public.deployments (id, region) VALUES (10, 'us')")
 	r := w.run(t, "wait", "--timeout", "0")
 	require.Equal(t, 4, r.code)
 	require.Equal(t, "reconciler: not everything was applied within 0s\n", r.stderr)

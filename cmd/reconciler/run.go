@@ -30,7 +30,7 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run the daemon",
 		Long: "Runs the loops that make the targets equal to the rows, until SIGTERM or SIGINT. Then it takes no new work and\n" +
 			"finishes what it has begun, for at most shutdown_timeout; a second signal ends it at once.\n" +
-			"Any number of processes may run against one database: they share the targets out.",
+			"Any number of processes may run against one database: they share the targets out.\nA target must have the same options in each of them.",
 		Args: a.args(0, 0),
 	}
 	a.configFlags(cmd)

@@ -49,8 +49,8 @@ func (t outputText) String() string { return t.o.String() }
 func TestRunAppliesAndDrains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.db.Exec(t, "TRUNCATE reconciler.targets, reconciler.operations, reconciler.tasks, reconciler.sync_runs, reconciler.drift_found, reconciler.ledger, reconciler.ticks, reconciler.instances")
-	w.db.Exec(t, "UPDATE reconciler.leases SET owner = NULL, lease_until = NULL, cursor_revision = NULL, cursor_snapshot = NULL")
+	w.db.Exec(t, "TRUNCATE reconciler.targets, reconciler.guard_passes, reconciler.operations, reconciler.tasks, reconciler.sync_runs, reconciler.drift_found, reconciler.ledger, reconciler.ticks, reconciler.instances, reconciler.loop_failures, reconciler.heartbeats, reconciler.cursors")
+	w.db.Exec(t, "UPDATE reconciler.leases SET owner = NULL")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var stderr output
 	a := &app{stdout: &stderr, stderr: &stderr, dir: w.dir, registry: registry()}

@@ -38,7 +38,7 @@ func (a *app) openTarget(t config.Target) (driver.Driver, error) {
 func (a *app) closeDriver(ctx context.Context, name string, drv driver.Driver) {
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), driverCloseTimeout, errors.New("closing the driver took too long"))
 	defer cancel()
-	if err := drv.Close(ctx); err != nil {
+	if err := driver.Safely(func() error { return drv.Close(ctx) }); err != nil {
 		a.note("closing target %s: %v", name, err)
 	}
 }

@@ -5,6 +5,9 @@
 -- +goose StatementBegin
 DO $$
 BEGIN
+    IF getdatabaseencoding() <> 'UTF8' THEN
+        RAISE EXCEPTION 'the database has encoding %, and only UTF8 can be used', getdatabaseencoding() USING ERRCODE = 'feature_not_supported';
+    END IF;
     IF to_regnamespace('reconciler') IS NULL THEN
         CREATE SCHEMA reconciler;
     END IF;
@@ -15,19 +18,32 @@ COMMENT ON SCHEMA reconciler IS 'Makes the outside world equal to rows: definiti
 
 CREATE TABLE reconciler.settings (
     singleton         boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    id                uuid NOT NULL DEFAULT gen_random_uuid(),
     notify            boolean NOT NULL DEFAULT true,
     system_identifier bigint,
-    timeline          text,
+    timeline          bigint,
     database_oid      oid,
+    table_oid         oid,
     epoch             integer NOT NULL DEFAULT 0,
     floor_revision    bigint NOT NULL DEFAULT 0,
     rotated_at        timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE reconciler.settings IS 'One row: settings of this database, and which database the ticks were made in.';
+COMMENT ON COLUMN reconciler.settings.id IS 'Of this installation; it goes with a dump. Targets that can keep it know by it whose they are.';
 COMMENT ON COLUMN reconciler.settings.notify IS 'Whether capture triggers may NOTIFY. Set with reconciler.set_notify().';
+COMMENT ON COLUMN reconciler.settings.table_oid IS 'Of this table when the first ticks were made: a dump that is loaded into the same database makes it anew.';
 COMMENT ON COLUMN reconciler.settings.epoch IS 'Grows each time a restore, dump and reload, or failover is noticed.';
 COMMENT ON COLUMN reconciler.settings.floor_revision IS 'A cursor below this revision has missed outbox rows that retention removed; its target is synced in full.';
 INSERT INTO reconciler.settings DEFAULT VALUES;
+
+-- Locks of ours that people's commands hold to the end of their transactions are locks of rows of this table: no other role
+-- can take them, as it could take advisory locks. The one advisory lock is sleep_lock().
+CREATE TABLE reconciler.locks (
+    name    text PRIMARY KEY,
+    purpose text NOT NULL
+);
+COMMENT ON TABLE reconciler.locks IS 'Rows to be locked: one thing at a time.';
+INSERT INTO reconciler.locks (name, purpose) VALUES ('definitions', 'track(), untrack(), regenerate(), set_notify() and set_applies() generate code from the same rows');
 
 CREATE TABLE reconciler.resources (
     id              integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -37,7 +53,7 @@ CREATE TABLE reconciler.resources (
     relation_kind   "char" NOT NULL,
     alias           text NOT NULL,
     key_columns     text[] NOT NULL CHECK (cardinality(key_columns) BETWEEN 1 AND 8),
-    key_types       text[] NOT NULL,
+    key_types       regtype[] NOT NULL,
     target          text NOT NULL,
     running         text NOT NULL,
     spec            text,
@@ -49,7 +65,7 @@ CREATE TABLE reconciler.resources (
     running_bound   text NOT NULL,
     spec_bound      text NOT NULL,
     match_columns   text[] NOT NULL DEFAULT '{}',
-    match_types     text[] NOT NULL DEFAULT '{}',
+    match_types     regtype[] NOT NULL DEFAULT '{}',
     known_columns   text[] NOT NULL DEFAULT '{}',
     version         integer NOT NULL DEFAULT 1,
     capture_version integer NOT NULL DEFAULT 0,
@@ -67,6 +83,16 @@ COMMENT ON COLUMN reconciler.resources.match_columns IS 'Columns of the relation
 COMMENT ON COLUMN reconciler.resources.known_columns IS 'Columns that the relation had when the capture code was generated.';
 COMMENT ON COLUMN reconciler.resources.version IS 'Grows with each changed definition.';
 COMMENT ON COLUMN reconciler.resources.removed_at IS 'Set by untrack(release => ''delete''): its objects are being deleted, then the row goes.';
+
+CREATE TABLE reconciler.misfits (
+    resource_id integer NOT NULL REFERENCES reconciler.resources ON DELETE CASCADE,
+    target      text,
+    key         text,
+    reason      text NOT NULL,
+    found_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE INDEX misfits_resource ON reconciler.misfits (resource_id);
+COMMENT ON TABLE reconciler.misfits IS 'Running rows that can be no object, a few of each resource: their key is null or too long, or no config can hold the target that they name. Long texts are shortened.';
 
 CREATE TABLE reconciler.dependencies (
     id          integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -124,20 +150,44 @@ CREATE TABLE reconciler.instances (
     name       text NOT NULL,
     version    text NOT NULL,
     targets    text[] NOT NULL DEFAULT '{}',
-    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    seen_at    timestamptz NOT NULL DEFAULT clock_timestamp()
+    options    text[] NOT NULL DEFAULT '{}',
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE reconciler.instances IS 'Running processes. A row that was not seen for a minute is removed by another process.';
+COMMENT ON TABLE reconciler.instances IS 'Running processes. Another process removes the row of one whose heartbeats have stopped for a minute.';
+COMMENT ON COLUMN reconciler.instances.options IS 'Fingerprints of driver and options of each of the targets, in their order.';
+
+-- Each heartbeat appends a row and deletes the one before, so that while somebody's transaction holds dead rows back, the
+-- newest row is still the first of its index. No row that a change locks or joins is written by a heartbeat.
+CREATE TABLE reconciler.heartbeats (
+    instance uuid NOT NULL,
+    beat     bigint NOT NULL,
+    at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (instance, beat)
+);
+COMMENT ON TABLE reconciler.heartbeats IS 'The last heartbeat of each process. It renews everything that the process owns.';
+COMMENT ON COLUMN reconciler.heartbeats.beat IS 'Grows with each heartbeat. Another process takes over when it has seen the same number for lease_ttl, by its own clock.';
+COMMENT ON COLUMN reconciler.heartbeats.at IS 'By the clock of this server.';
+
+CREATE TABLE reconciler.loop_failures (
+    instance  uuid NOT NULL REFERENCES reconciler.instances ON DELETE CASCADE,
+    loop      text NOT NULL,
+    target    text NOT NULL DEFAULT '',
+    since     timestamptz NOT NULL,
+    failed_at timestamptz NOT NULL,
+    failures  bigint NOT NULL,
+    error     text NOT NULL,
+    PRIMARY KEY (instance, loop, target)
+);
+COMMENT ON TABLE reconciler.loop_failures IS 'What fails again and again in running processes; see the view reconciler.failing_loops.';
+COMMENT ON COLUMN reconciler.loop_failures.target IS 'Empty: a loop of the process, or a duty of the leader.';
 
 CREATE TABLE reconciler.leases (
     name            text PRIMARY KEY,
     owner           uuid,
     term            bigint NOT NULL DEFAULT 0,
-    lease_until     timestamptz,
-    cursor_revision bigint,
-    cursor_snapshot pg_snapshot
+    lease_ttl       interval NOT NULL DEFAULT '0'
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE reconciler.leases IS 'Leadership: ''tick'' makes revisions and expands changes of base tables (its cursor is kept here).';
+COMMENT ON TABLE reconciler.leases IS 'Leadership: ''tick'' makes revisions and expands changes of base tables.';
 INSERT INTO reconciler.leases (name) VALUES ('tick');
 
 CREATE TABLE reconciler.targets (
@@ -154,14 +204,8 @@ CREATE TABLE reconciler.targets (
     draining            boolean NOT NULL DEFAULT false,
     owner               uuid,
     term                bigint NOT NULL DEFAULT 0,
-    lease_until         timestamptz,
+    lease_ttl           interval NOT NULL DEFAULT '0',
     clean               boolean NOT NULL DEFAULT true,
-    cursor_revision     bigint,
-    cursor_snapshot     pg_snapshot,
-    batch_revision      bigint,
-    batch_snapshot      pg_snapshot,
-    batch_xid           xid8,
-    batch_seq           bigint,
     circuit_open_since  timestamptz,
     circuit_error       text,
     trouble             text,
@@ -171,24 +215,46 @@ CREATE TABLE reconciler.targets (
     guard_deletes       bigint,
     guard_objects       bigint,
     guard_since         timestamptz,
+    lost_at             timestamptz,
     created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CHECK ((cursor_revision IS NULL) = (cursor_snapshot IS NULL)),
-    CHECK ((batch_revision IS NULL) = (batch_snapshot IS NULL)),
-    CHECK ((owner IS NULL) = (lease_until IS NULL)),
     CHECK (reports_health OR health_asked_at IS NULL),
     CHECK (health_asked_at IS NOT NULL OR unhealthy IS NULL)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE reconciler.targets IS 'Places that objects are applied to; see the view reconciler.status.';
 COMMENT ON COLUMN reconciler.targets.configured IS 'Some running process has this target in its config. A name that only rows mention stays false.';
 COMMENT ON COLUMN reconciler.targets.term IS 'Fencing term: grows with each takeover; a write under an older term is refused.';
-COMMENT ON COLUMN reconciler.targets.clean IS 'False from a takeover after a crash until the first complete sync: the target may have objects that the ledger does not know.';
-COMMENT ON COLUMN reconciler.targets.cursor_revision IS 'Every change up to here is recorded in the ledger. NULL: no cursor, a full sync is due.';
-COMMENT ON COLUMN reconciler.targets.batch_revision IS 'The batch being read goes up to here; batch_xid and batch_seq are the place inside it.';
+COMMENT ON COLUMN reconciler.targets.lease_ttl IS 'How long the owner''s lease lives after each of its heartbeats.';
+COMMENT ON COLUMN reconciler.targets.clean IS 'False from a takeover after a crash until the first complete sync: the last calls of the former owner may have changed what the ledger takes for unchanged.';
+COMMENT ON COLUMN reconciler.targets.lost_at IS 'When this database was restored or failed over, and commits may have been lost that had created objects there. NULL: what the target has was listed since, or acknowledge() says that somebody has looked.';
 COMMENT ON COLUMN reconciler.targets.trouble IS 'What fails of the work that the driver does after its calls (a reload command). NULL: nothing.';
 COMMENT ON COLUMN reconciler.targets.reports_health IS 'Its driver can say whether what it applied is healthy. The owner writes so before its first call.';
 COMMENT ON COLUMN reconciler.targets.health_asked_at IS 'When its owner asked for the newest answer about its health, as this server''s clock says. It asks only while an apply waits for that. NULL: not yet.';
 COMMENT ON COLUMN reconciler.targets.unhealthy IS 'Why it is not healthy, by that answer. NULL: it is.';
 COMMENT ON COLUMN reconciler.targets.draining IS 'release(objects => ''delete'') was called: no row is wanted here any more.';
+
+-- A cursor moves several times a second. Its row is never updated: a move inserts a row and deletes the one before, so that while
+-- somebody's transaction holds dead rows back, the newest row is still the first of its index. (As columns of targets, every change
+-- walked the versions of all moves since: 17 blocks a settle, and 945 beside a transaction of eight minutes.)
+CREATE TABLE reconciler.cursors (
+    consumer       integer NOT NULL, -- no foreign key, which would lock the target's row for each move
+    id             bigint GENERATED ALWAYS AS IDENTITY,
+    revision       bigint NOT NULL,
+    snapshot       pg_snapshot NOT NULL,
+    batch_revision bigint,
+    batch_snapshot pg_snapshot,
+    batch_xid      xid8,
+    batch_seq      bigint,
+    at             timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (consumer, id),
+    CHECK ((batch_revision IS NULL) = (batch_snapshot IS NULL)),
+    CHECK ((batch_xid IS NULL) = (batch_seq IS NULL)),
+    CHECK (batch_xid IS NULL OR batch_revision IS NOT NULL)
+);
+COMMENT ON TABLE reconciler.cursors IS 'How far each target has recorded the outbox; see the view reconciler.target_cursors. No row: no cursor, a full sync is due.';
+COMMENT ON COLUMN reconciler.cursors.consumer IS 'Id of a target; 0: the leader, which expands changes of base tables.';
+COMMENT ON COLUMN reconciler.cursors.id IS 'Grows with each move.';
+COMMENT ON COLUMN reconciler.cursors.revision IS 'Every change up to here is recorded in the ledger.';
+COMMENT ON COLUMN reconciler.cursors.batch_revision IS 'The batch being read goes up to here; batch_xid and batch_seq are the place inside it.';
 
 CREATE TYPE reconciler.object_state AS ENUM ('pending', 'applied', 'failing', 'blocked', 'held');
 COMMENT ON TYPE reconciler.object_state IS 'pending: known, not settled; applied: target is as wanted; failing: will be tried again; blocked: waits for a new spec or retry(); held: paused, guarded or gated.';
@@ -218,7 +284,7 @@ CREATE TABLE reconciler.ledger (
     CHECK (state <> 'applied' OR (wanted AND present AND applied_hash IS NOT NULL))
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE reconciler.ledger IS 'What each target has, one row for each object. Read it through the view reconciler.objects.';
-COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or may have it: false until the first call for it is recorded.';
+COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or may have it: true from right before the first call for it.';
 COMMENT ON COLUMN reconciler.ledger.failed_hash IS 'Hash of the spec that ended in a terminal error: the same spec is not tried again.';
 COMMENT ON COLUMN reconciler.ledger.approved IS 'A person approved this delete: the guard lets it pass.';
 COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';
@@ -233,7 +299,9 @@ CREATE INDEX ledger_match ON reconciler.ledger USING gin (match jsonb_path_ops) 
 CREATE TABLE reconciler.sync_runs (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target_id    integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
-    resource_id  integer REFERENCES reconciler.resources ON DELETE CASCADE,
+    -- No foreign key: whoever asks may learn of a resource after it has gone, and an untrack() that is left open would
+    -- make every owner wait.
+    resource_id  integer,
     reason       text NOT NULL,
     mode         text NOT NULL DEFAULT 'repair' CHECK (mode IN ('repair', 'report')),
     verify       boolean NOT NULL DEFAULT false,
@@ -263,14 +331,28 @@ COMMENT ON COLUMN reconciler.sync_runs.error IS 'Why it failed; of a request tha
 
 CREATE TABLE reconciler.drift_found (
     target_id   integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
-    resource_id integer NOT NULL REFERENCES reconciler.resources ON DELETE CASCADE,
+    resource_id integer NOT NULL, -- without foreign key, as sync_runs
     key         text COLLATE "C" NOT NULL,
     kind        text NOT NULL CHECK (kind IN ('missing', 'different', 'orphan', 'stale')),
+    unapplied   boolean NOT NULL DEFAULT false,
     sync_id     bigint NOT NULL,
     found_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (target_id, resource_id, key)
 );
+COMMENT ON COLUMN reconciler.drift_found.unapplied IS 'Its row asks for what no call was made for: wait() does not take it for applied.';
 COMMENT ON TABLE reconciler.drift_found IS 'What the last report-mode sync of each target found; see the view reconciler.drift.';
+
+CREATE TABLE reconciler.guard_passes (
+    target_id integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
+    at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    until     timestamptz NOT NULL,
+    deletes   bigint NOT NULL CHECK (deletes > 0),
+    objects   bigint NOT NULL
+);
+CREATE INDEX guard_passes_at ON reconciler.guard_passes (target_id, at);
+COMMENT ON TABLE reconciler.guard_passes IS 'Deletes that the guard of each target let pass within its window: the next owner counts on from there.';
+COMMENT ON COLUMN reconciler.guard_passes.until IS 'When they count no longer.';
+COMMENT ON COLUMN reconciler.guard_passes.objects IS 'How many objects the target had.';
 
 -- +goose Down
 -- Everything but goose's own table goes, with the generated capture code. What the targets have stays there.

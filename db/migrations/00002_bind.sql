@@ -46,6 +46,23 @@ BEGIN
 END
 $$;
 
+-- hidden_rows lists the tables whose row security hides rows from a role that reads a relation: through views, which read as
+-- their owners, or (security_invoker) as whoever reads them. What functions read is not seen.
+CREATE FUNCTION reconciler.hidden_rows(relation regclass, role oid) RETURNS TABLE (guarded regclass, reader oid)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE read AS (
+        SELECT hidden_rows.relation::oid AS oid, hidden_rows.role AS reader
+        UNION
+        SELECT d.refobjid, CASE WHEN EXISTS (SELECT FROM pg_options_to_table(c.reloptions) AS o WHERE o.option_name = 'security_invoker' AND o.option_value::boolean)
+            THEN v.reader ELSE c.relowner END
+        FROM read v JOIN pg_class c ON c.oid = v.oid AND c.relkind = 'v' JOIN pg_rewrite w ON w.ev_class = c.oid
+        JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> c.oid
+    )
+    SELECT DISTINCT c.oid::regclass, o.oid
+    FROM read v JOIN pg_class c ON c.oid = v.oid AND c.relrowsecurity JOIN pg_roles o ON o.oid = v.reader
+    WHERE NOT o.rolsuper AND NOT o.rolbypassrls AND (c.relforcerowsecurity OR NOT pg_has_role(o.oid, c.relowner, 'USAGE'))
+$$;
+
 -- bound_text prints the expression of a probe view so that it means the same in every session: every name qualified,
 -- constants in a form that no setting changes, and backslashes only in E'' (standard_conforming_strings may be off).
 CREATE FUNCTION reconciler.bound_text(probe regclass, mark text) RETURNS text
@@ -158,6 +175,7 @@ COMMENT ON FUNCTION reconciler.columns_of IS 'Internal: columns of a relation in
 COMMENT ON FUNCTION reconciler.plpgsql_text IS 'Internal: quotes names that PL/pgSQL would take for its own words.';
 COMMENT ON FUNCTION reconciler.columns_text IS 'Internal: names of columns, for hints.';
 COMMENT ON FUNCTION reconciler.check_relation IS 'Internal: refuses relations that cannot be captured.';
+COMMENT ON FUNCTION reconciler.hidden_rows IS 'Internal: tables whose row security hides rows from a reader.';
 COMMENT ON FUNCTION reconciler.bound_text IS 'Internal: an expression as PostgreSQL understood it, in a form that no setting changes.';
 COMMENT ON FUNCTION reconciler.bind_expression IS 'Internal: checks an expression of track() and returns it with every name qualified.';
 COMMENT ON FUNCTION reconciler.check_bound IS 'Internal: refuses expressions that mean different things in different sessions.';
@@ -209,28 +227,51 @@ DECLARE
     base oid := reconciler.base_type(type);
 BEGIN
     RETURN CASE WHEN base = 'timestamptz'::regtype THEN format('((%s)::timestamp AT TIME ZONE ''UTC'')', value)
-        ELSE format('(%s)::%s', value, reconciler.type_name(base)) END;
+        -- A type that is gone is no row's: whoever reads fails for the view that is gone with it.
+        ELSE format('(%s)::%s', value, coalesce(reconciler.type_name(base), 'text')) END;
 END
 $$;
 
 -- key_expression is the SQL for an object's key: the text of its column, or the texts of several joined by '/',
 -- with '\' before every '/' and '\' inside a part, so that different rows never share a key.
-CREATE FUNCTION reconciler.key_expression(row_name text, columns text[], types text[]) RETURNS text
+CREATE FUNCTION reconciler.key_expression(row_name text, columns text[], types regtype[]) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN cardinality(columns) = 1 THEN min(part)
            ELSE string_agg(format($f$replace(replace(%s, E'\\', E'\\\\'), '/', E'\\/')$f$, part), ' || ''/'' || ' ORDER BY n) END
-    FROM (SELECT n, reconciler.key_text(format('%I.%I', row_name, column_name), type_name::regtype) AS part
-          FROM unnest(columns, types) WITH ORDINALITY AS k(column_name, type_name, n)) AS parts
+    FROM (SELECT n, reconciler.key_text(format('%I.%I', row_name, column_name), type) AS part
+          FROM unnest(columns, types) WITH ORDINALITY AS k(column_name, type, n)) AS parts
+$$;
+
+-- shortened_code is the SQL that shortens a text so that different ones stay different.
+CREATE FUNCTION reconciler.shortened_code(value text) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format($code$pg_catalog.concat(pg_catalog.left(%1$s, 100), '... (sha256 ', pg_catalog.encode(pg_catalog.sha256(pg_catalog.convert_to(%1$s, 'UTF8')), 'hex'), ')')$code$, value)
+$$;
+
+CREATE FUNCTION reconciler.shortened(value text, most integer) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN octet_length(value) > most THEN concat(left(value, 100), '... (sha256 ', encode(sha256(convert_to(value, 'UTF8')), 'hex'), ')') ELSE value END
+$$;
+
+-- unfit says why a running row can be no object: no config can hold a target of its name, or no index its key. Such a row is
+-- never registered, called or recorded, but told of: see misfits. NULL: it can.
+CREATE FUNCTION reconciler.unfit(target text, key text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE
+        WHEN key IS NULL THEN 'its key is null'
+        WHEN octet_length(key) > 2000 THEN format('its key has %s bytes; the longest that can be kept has 2000', octet_length(key))
+        WHEN octet_length(target) > 63 OR target !~ '^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$' THEN format('no config can hold a target named %s', quote_literal(reconciler.shortened(target, 63)))
+    END
 $$;
 
 -- link_type is the type in which a column of a base table and one of the resource are compared, or NULL when values of
 -- the type cannot link rows: their text form in an image must always turn back into an equal value.
-CREATE FUNCTION reconciler.link_type(type oid) RETURNS text
+CREATE FUNCTION reconciler.link_type(type oid) RETURNS regtype
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
-        WHEN b.oid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) THEN 'bigint'
-        WHEN b.oid IN ('text'::regtype, 'varchar'::regtype, 'name'::regtype) THEN 'text'
-        WHEN b.oid <> 'timestamptz'::regtype AND reconciler.key_text('x', b.oid::regtype) IS NOT NULL THEN reconciler.type_name(b.oid)
+        WHEN b.oid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) THEN 'int8'::regtype
+        WHEN b.oid IN ('text'::regtype, 'varchar'::regtype, 'name'::regtype) THEN 'text'::regtype
+        WHEN b.oid <> 'timestamptz'::regtype AND reconciler.key_text('x', b.oid::regtype) IS NOT NULL THEN b.oid::regtype
     END
     FROM (SELECT reconciler.base_type(type)) AS b(oid)
 $$;
@@ -240,10 +281,10 @@ $$;
 CREATE FUNCTION reconciler.link_value(row_name text, relation regclass, column_name text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT format(CASE WHEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = column_name AND NOT a.attisdropped
-        AND reconciler.link_type(a.atttypid) = 'bpchar') THEN '(%I.%I)::text' ELSE '%I.%I' END, row_name, column_name)
+        AND reconciler.link_type(a.atttypid) = 'bpchar'::regtype) THEN '(%I.%I)::text' ELSE '%I.%I' END, row_name, column_name)
 $$;
 
-CREATE FUNCTION reconciler.link_types(relation regclass, columns text[]) RETURNS text[]
+CREATE FUNCTION reconciler.link_types(relation regclass, columns text[]) RETURNS regtype[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(array_agg(reconciler.link_type(a.atttypid) ORDER BY c.n), '{}') FROM unnest(columns) WITH ORDINALITY AS c(name, n)
     JOIN pg_attribute a ON a.attrelid = relation AND a.attname = c.name
@@ -254,17 +295,20 @@ COMMENT ON FUNCTION reconciler.type_name IS 'Internal: name of a type for casts.
 COMMENT ON FUNCTION reconciler.key_text IS 'Internal: SQL that turns a key column into text.';
 COMMENT ON FUNCTION reconciler.key_value IS 'Internal: SQL that turns text back into a key column.';
 COMMENT ON FUNCTION reconciler.key_expression IS 'Internal: SQL for an object''s key.';
+COMMENT ON FUNCTION reconciler.unfit IS 'Internal: why a row can be no object.';
+COMMENT ON FUNCTION reconciler.shortened_code IS 'Internal: SQL that shortens a text.';
+COMMENT ON FUNCTION reconciler.shortened IS 'Internal: a long text, shortened.';
 COMMENT ON FUNCTION reconciler.link_type IS 'Internal: type in which depends_on compares columns.';
 COMMENT ON FUNCTION reconciler.link_value IS 'Internal: SQL for a column that depends_on refers to.';
 COMMENT ON FUNCTION reconciler.link_types IS 'Internal: types in which depends_on compares columns.';
 
 -- +goose StatementBegin
 -- check_key returns the types of the key columns, or says what is wrong with the key.
-CREATE FUNCTION reconciler.check_key(relation regclass, key text[]) RETURNS text[]
+CREATE FUNCTION reconciler.check_key(relation regclass, key text[]) RETURNS regtype[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kind    "char" := (SELECT relkind FROM pg_class WHERE oid = relation);
-    types   text[] := '{}';
+    types   regtype[] := '{}';
     col     text;
     att     record;
     attnums smallint[] := '{}';
@@ -293,7 +337,7 @@ BEGIN
                 HINT = 'Use integers, numeric, uuid, text, enums, booleans, dates, timestamps or network addresses as key.';
         END IF;
         attnums := attnums || att.attnum;
-        types := types || reconciler.type_name(att.atttypid);
+        types := types || att.atttypid::regtype;
     END LOOP;
     IF kind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = relation AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
             AND i.indexprs IS NULL AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ attnums) THEN
@@ -434,6 +478,6 @@ COMMENT ON FUNCTION reconciler.watched_columns IS 'Internal: which columns of a 
 
 -- +goose Down
 DROP FUNCTION reconciler.watched_columns, reconciler.check_link, reconciler.find_table, reconciler.parse_depends_on, reconciler.check_key, reconciler.link_types,
-    reconciler.link_value, reconciler.link_type, reconciler.key_expression, reconciler.key_value, reconciler.key_text, reconciler.type_name, reconciler.base_type,
-    reconciler.check_bound, reconciler.bind_expression, reconciler.bound_text, reconciler.check_relation, reconciler.plpgsql_text,
+    reconciler.shortened, reconciler.shortened_code, reconciler.unfit, reconciler.link_value, reconciler.link_type, reconciler.key_expression, reconciler.key_value, reconciler.key_text, reconciler.type_name, reconciler.base_type,
+    reconciler.check_bound, reconciler.bind_expression, reconciler.bound_text, reconciler.hidden_rows, reconciler.check_relation, reconciler.plpgsql_text,
     reconciler.columns_of, reconciler.columns_text;

@@ -5,6 +5,42 @@
 -- +goose StatementBegin
 CREATE FUNCTION reconciler.sleep_lock() RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 7165064744911531379 $$;
 
+-- lock_definitions keeps whoever generates code of resources apart, to the end of the transaction. It waits for at most 10 s,
+-- or for lock_timeout, and then says who is in the way. It asks again and again: after a subtransaction, which catching an
+-- error would take, nobody could see who has the lock. Its rights are the schema owner's, so that only roles that may define
+-- resources can take the lock, and need none on the table.
+CREATE FUNCTION reconciler.lock_definitions() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    patience interval := current_setting('lock_timeout');
+    until    timestamptz := clock_timestamp() + CASE WHEN patience = '0' THEN '10s' ELSE least(patience, '10s') END;
+BEGIN
+    LOOP
+        PERFORM FROM reconciler.locks l WHERE l.name = 'definitions' FOR UPDATE SKIP LOCKED;
+        EXIT WHEN FOUND;
+        IF clock_timestamp() > until THEN
+            RAISE EXCEPTION 'resources are being defined in another transaction: %', coalesce((SELECT string_agg(d.holder, '; ') FROM reconciler.defining() AS d), 'one that cannot be named')
+                USING ERRCODE = 'lock_not_available', HINT = 'Nothing was changed. End that transaction, or try again when it has ended.';
+        END IF;
+        PERFORM pg_sleep(0.02);
+    END LOOP;
+END
+$$;
+
+-- defining says who holds that lock: processes, and prepared transactions, which have none.
+CREATE FUNCTION reconciler.defining() RETURNS TABLE (holder text, since timestamptz, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH held AS (
+        SELECT x.pid, x.virtualtransaction FROM reconciler.locks l JOIN pg_locks x ON x.locktype = 'transactionid' AND x.transactionid = l.xmax AND x.granted AND x.mode = 'ExclusiveLock'
+        WHERE l.name = 'definitions' AND l.xmax <> '0' AND x.pid IS DISTINCT FROM pg_backend_pid()
+    )
+    SELECT format('pid %s (%s, user %s)', a.pid, coalesce(nullif(a.application_name, ''), 'unnamed'), a.usename), a.xact_start, format('End it, or: SELECT pg_terminate_backend(%s);', a.pid)
+    FROM held h JOIN pg_stat_activity a ON a.pid = h.pid
+    UNION ALL
+    SELECT format('prepared transaction %s', quote_literal(p.gid)), p.prepared, format('COMMIT PREPARED %1$L; or ROLLBACK PREPARED %1$L;', p.gid)
+    FROM held h JOIN pg_locks x ON x.virtualtransaction = h.virtualtransaction AND x.locktype = 'transactionid' JOIN pg_prepared_xacts p ON p.transaction = x.transactionid WHERE h.pid IS NULL
+$$;
+
 -- wake_code is the last step of a capture function. The leader holds the lock while it sleeps and only then
 -- wants to be notified: NOTIFY makes all commits of the cluster queue for one lock. The probe is released at once,
 -- never at commit: a probe held by a long transaction would keep the leader from going to sleep. Taken and released it is
@@ -24,20 +60,51 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT concat(CASE WHEN r.rollout IS NOT NULL THEN format(E'\n    PERFORM reconciler.begin_rollout(%s);', r.id) END, reconciler.wake_code())
 $$;
 
+-- rights_code ends a capture function whose owner may not write the outbox (any more: REASSIGN OWNED BY, a right that was
+-- taken): no user's write ever fails for that. The leader sees it, see failing_writes, and has the resource synced meanwhile.
+-- The table goes by its number, which costs a third of its name; in a reloaded database that may be no table's or another's,
+-- so "no" is asked again by name.
+CREATE FUNCTION reconciler.rights_code(r reconciler.resources) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format($code$
+    IF (%s) IS NOT TRUE THEN
+        IF (CASE WHEN pg_catalog.has_schema_privilege('reconciler', 'USAGE') THEN %s END) IS NOT TRUE THEN
+            RETURN NULL;
+        END IF;
+    END IF;$code$,
+        format($code$pg_catalog.has_table_privilege(%s::pg_catalog.oid, 'INSERT')$code$, 'reconciler.outbox'::regclass::oid)
+            || CASE WHEN r.rollout IS NOT NULL THEN format($code$ AND pg_catalog.has_function_privilege(%s::pg_catalog.oid, 'EXECUTE')$code$,
+                to_regprocedure('reconciler.begin_rollout(integer)')::oid) ELSE '' END,
+        $code$pg_catalog.has_table_privilege('reconciler.outbox', 'INSERT') AND pg_catalog.has_sequence_privilege('reconciler.outbox_seq', 'USAGE')$code$
+            || CASE WHEN r.rollout IS NOT NULL THEN $code$ AND pg_catalog.has_function_privilege('reconciler.begin_rollout(integer)', 'EXECUTE')$code$ ELSE '' END)
+$$;
+
 -- capture_template is the version of the code that the functions below generate. Grow it with every change of theirs:
 -- `reconciler migrate up` then generates the capture code of every resource again.
 CREATE FUNCTION reconciler.capture_template() RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$ SELECT 1 $$;
 
--- function_code wraps a body. It is quoted as a literal: a dollar quote could stand in it. Setting the search path costs as
--- much as what most bodies do, so those that look nothing up by name do without.
-CREATE FUNCTION reconciler.function_code(name text, resource text, body text, pinned boolean DEFAULT true) RETURNS text
+-- pinned_settings is the SET clauses of what evaluates users' expressions: everything that changes what one gives, as in the
+-- reconciler's own sessions (internal/database). With row security off a query that it would hide rows from fails.
+CREATE FUNCTION reconciler.pinned_settings() RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT $code$SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'iso_8601' SET extra_float_digits = 1
+SET bytea_output = 'hex' SET lc_monetary = 'C' SET lc_numeric = 'C' SET lc_time = 'C' SET quote_all_identifiers = off SET xmlbinary = 'base64' SET row_security = off$code$
+$$;
+
+-- function_code wraps a body. It is quoted as a literal: a dollar quote could stand in it. Each SET costs a tenth of what a body
+-- does, so those that look nothing up by name, and evaluate nothing that a setting could change, do without.
+CREATE FUNCTION reconciler.function_code(name text, resource text, body text, settings text DEFAULT 'SET search_path = pg_catalog, pg_temp') RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT format('CREATE OR REPLACE FUNCTION reconciler.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS %L',
-        name, CASE WHEN pinned THEN 'SET search_path = pg_catalog, pg_temp' END, format(E'\n-- Generated by reconciler.track for resource %s; do not edit.\n', resource) || body)
+        name, settings, format(E'\n-- Generated by reconciler.track for resource %s; do not edit.\n', resource) || body)
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.wake_code IS 'Internal: code that wakes the leader.';
 COMMENT ON FUNCTION reconciler.end_code IS 'Internal: last step of generated capture functions.';
+COMMENT ON FUNCTION reconciler.rights_code IS 'Internal: code that spares users'' writes when the owner of a capture function lacks rights.';
+COMMENT ON FUNCTION reconciler.pinned_settings IS 'Internal: settings under which expressions of users are evaluated.';
+COMMENT ON FUNCTION reconciler.lock_definitions IS 'Internal: one transaction at a time defines resources.';
+COMMENT ON FUNCTION reconciler.defining IS 'Internal: which transactions define resources.';
 COMMENT ON FUNCTION reconciler.sleep_lock IS 'Advisory lock that the leader holds while it sleeps and wants to be notified.';
 COMMENT ON FUNCTION reconciler.capture_template IS 'Version of the generated capture code.';
 COMMENT ON FUNCTION reconciler.function_code IS 'Internal: code of a trigger function around a body.';
@@ -83,28 +150,80 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE p.pronamespace = 'reconciler'::regnamespace AND p.proname IN ('place_' || resource_id, 'key_' || resource_id) ORDER BY p.proname
 $$;
 
--- needs_path says whether what a resource's row functions do could depend on the search path after all: they call something
--- that is not PostgreSQL's own or not immutable, or have values of a type that reads or writes names. Whatever is not
--- known to be harmless is taken to depend on it. Names of nodes differ between versions of PostgreSQL.
-CREATE FUNCTION reconciler.needs_path(resource_id integer) RETURNS boolean
+-- needs_settings says whether what target and running give could depend on a setting of the session. It cannot when
+--  * they turn no value into text but that of a string or enum column: how float8, interval, bytea, xml and others print
+--    counts as immutable, and depends on settings all the same. || and quote_literal() turn whatever they get into text;
+--  * they depend on nothing but the table, enums and what is PostgreSQL's own: a user's function may look up names;
+--  * PostgreSQL itself finds them immutable: it takes them into an index.
+-- A plain column as target is harmless, and so is the key: see key_text.
+CREATE FUNCTION reconciler.needs_settings(r reconciler.resources) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
+DECLARE
+    name  text := 'pure_' || md5(random()::text || clock_timestamp()::text);
+    place text := CASE WHEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped
+        AND r.target_bound IN (format('%I.%I', r.alias, a.attname), reconciler.key_text(format('%I.%I', r.alias, a.attname), a.atttypid))) THEN 'NULL' ELSE r.target_bound END;
+    pure  boolean;
+BEGIN
+    IF reconciler.without_harmless_casts(r, place || ' ' || r.running_bound) ~* '::|[|][|]|quote_|xml' OR NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.relation) THEN
+        RETURN true;
+    END IF;
+    BEGIN
+        EXECUTE format('CREATE FUNCTION reconciler.%I(%I %s) RETURNS integer LANGUAGE sql STABLE BEGIN ATOMIC SELECT num_nulls((%s), (%s)); END',
+            name, r.alias, r.relation, r.running_bound, place);
+    EXCEPTION WHEN undefined_column OR undefined_table OR undefined_function OR undefined_object OR datatype_mismatch THEN
+        RETURN true; -- it does not fit its table any more
+    END;
+    pure := NOT EXISTS (
+        SELECT FROM pg_depend d LEFT JOIN pg_type t ON d.refclassid = 'pg_type'::regclass AND t.oid = d.refobjid
+        WHERE d.classid = 'pg_proc'::regclass AND d.objid = to_regproc(format('reconciler.%I', name))
+          AND d.refclassid NOT IN ('pg_namespace'::regclass, 'pg_collation'::regclass) AND d.refobjid <> r.relation
+          AND NOT coalesce(t.typrelid = r.relation OR t.typtype = 'e' OR t.typelem IN (SELECT e.oid FROM pg_type e WHERE e.typtype = 'e'), false));
+    IF pure THEN
+        BEGIN
+            -- What it calls is looked at, not how it is declared: PostgreSQL puts the body of such a function in its place.
+            EXECUTE format('CREATE TABLE reconciler.%1$I (%1$I %2$s); CREATE INDEX ON reconciler.%1$I (reconciler.%1$I(%1$I)); DROP TABLE reconciler.%1$I', name, r.relation);
+        EXCEPTION WHEN invalid_object_definition OR feature_not_supported THEN
+            pure := false;
+        END;
+    END IF;
+    EXECUTE format('DROP FUNCTION reconciler.%I', name);
+    RETURN NOT pure;
+END
+$$;
+
+-- without_harmless_casts takes the casts of literals, and of columns that are text by nature, away from bound expressions.
+CREATE FUNCTION reconciler.without_harmless_casts(r reconciler.resources, bound text) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    type constant text := '(::["a-z0-9_. ]+([(][0-9,]+[)])?([[][]])*)*';
+    col  name;
+BEGIN
+    bound := regexp_replace(bound, $re$(?:E?'(?:[^']|'')*'|\mNULL)$re$ || type, 'L', 'g');
+    bound := regexp_replace(bound, '[(]-? ?[0-9.]+[)]' || type, 'L', 'g');
+    bound := regexp_replace(bound, '[(]ARRAY[[][L0-9., ]*[]][)]' || type, 'L', 'g');
+    FOR col IN SELECT a.attname FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+               WHERE a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped AND (t.typcategory = 'S' OR t.typtype = 'e') LOOP
+        bound := replace(bound, format('(%I.%I)::text', r.alias, col), 'C');
+    END LOOP;
+    RETURN bound;
+END
+$$;
+
+-- bounds_code keeps from the outbox what no config and no index can hold: every reader would have to take it. See unfit.
+CREATE FUNCTION reconciler.bounds_code() RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT count(*) < 2 OR bool_or(
-        EXISTS (SELECT FROM regexp_matches(b.tree, '[{]([A-Z]+)', 'g') AS m(node) WHERE m.node[1] NOT IN ('QUERY', 'FROMEXPR', 'TARGETENTRY', 'PARAM', 'CONST', 'FIELDSELECT',
-            'OPEXPR', 'FUNCEXPR', 'BOOLEXPR', 'NULLTEST', 'BOOLEANTEST', 'DISTINCTEXPR', 'NULLIFEXPR', 'SCALARARRAYOPEXPR', 'RELABELTYPE', 'COERCEVIAIO',
-            'COLLATE', 'COLLATEEXPR', 'CASE', 'CASEEXPR', 'WHEN', 'CASEWHEN', 'CASETESTEXPR', 'ARRAY', 'ARRAYEXPR', 'COALESCE', 'COALESCEEXPR'))
-        OR EXISTS (SELECT FROM regexp_matches(b.tree, ':(?:opfuncid|funcid) ([0-9]+)', 'g') AS m(id) JOIN pg_proc f ON f.oid = m.id[1]::oid
-                   WHERE f.provolatile <> 'i' OR f.pronamespace <> 'pg_catalog'::regnamespace)
-        OR EXISTS (SELECT FROM regexp_matches(b.tree, ':[a-z_]*type(?:id)? ([0-9]+)', 'g') AS m(id) JOIN pg_type t ON t.oid = m.id[1]::oid
-                   WHERE t.oid <> b.argument AND t.typtype <> 'e' AND (t.typnamespace <> 'pg_catalog'::regnamespace OR t.typname ~ '^_?reg')))
-    FROM (SELECT p.prosqlbody::text AS tree, p.proargtypes[0] AS argument FROM reconciler.place_functions(resource_id) AS f JOIN pg_proc p ON p.oid = f) AS b
+    SELECT format(E'\n    IF %s THEN%s\n    END IF;', string_agg(c.condition, ' OR ' ORDER BY c.n),
+        string_agg(format(E'\n        IF %s THEN\n            %s := %s;\n        END IF;', c.condition, c.part, reconciler.shortened_code(c.part)), '' ORDER BY c.n))
+    FROM (SELECT p.n, p.part, format('pg_catalog.octet_length(%s) OPERATOR(pg_catalog.>) %s', p.part, p.most) AS condition
+          FROM (VALUES (1, 'new_[1]', 63), (2, 'new_[2]', 2000), (3, 'old_[1]', 63), (4, 'old_[2]', 2000)) AS p(n, part, most)) AS c
 $$;
 
 -- row_function_code is the trigger function of a tracked table. Evaluation of the user's expressions is guarded: a row that
 -- they fail on, or a column that is gone, never fails the user's write. It then marks the row for every target, or the
 -- whole resource when not even the key can be read. Nothing is written inside the guard, so it costs no transaction id.
--- Every name is qualified: see needs_path.
+-- Every name is qualified: see needs_settings.
 CREATE FUNCTION reconciler.row_function_code(r reconciler.resources) RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT reconciler.function_code('capture_' || r.id, r.name, format($fn$
 DECLARE
     old_ pg_catalog.text[]; new_ pg_catalog.text[]; -- {target, key}
@@ -135,7 +254,7 @@ BEGIN
         EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN
             old_ := NULL; new_ := '{NULL,NULL}';
         END;
-    END;
+    END;%3$s%5$s
     IF old_ IS NOT NULL THEN
         INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (%1$s, old_[1], old_[2]);
     END IF;
@@ -143,7 +262,7 @@ BEGIN
         INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (%1$s, new_[1], new_[2]);
     ELSIF old_ IS NULL THEN
         RETURN NULL;
-    END IF;%3$s
+    END IF;%4$s
     RETURN NULL;
 END
 $fn$, r.id,
@@ -152,18 +271,18 @@ $fn$, r.id,
             IF pg_catalog.record_image_eq(OLD, NEW) THEN
                 RETURN NULL;
             END IF;$code$ END,
-        reconciler.end_code(r)), reconciler.needs_path(r.id))
+        reconciler.rights_code(r), reconciler.end_code(r), reconciler.bounds_code()), CASE WHEN reconciler.needs_settings(r) THEN reconciler.pinned_settings() ELSE '' END)
 $$;
 
 -- truncate_function_code: a TRUNCATE concerns the whole resource.
 CREATE FUNCTION reconciler.truncate_function_code(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT reconciler.function_code(format('capture_%s_truncate', r.id), r.name, format($fn$
-BEGIN
-    INSERT INTO reconciler.outbox (resource_id) VALUES (%s);%s
+BEGIN%2$s
+    INSERT INTO reconciler.outbox (resource_id) VALUES (%1$s);%3$s
     RETURN NULL;
 END
-$fn$, r.id, reconciler.end_code(r)))
+$fn$, r.id, reconciler.rights_code(r), reconciler.end_code(r)))
 $$;
 
 -- dependency_function_code is the trigger function of a base table of a joined resource: it writes down the old and
@@ -173,7 +292,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT reconciler.function_code(format('capture_%s_from_%s', r.id, d.id), r.name, format($fn$
 DECLARE
     old_image_ jsonb; new_image_ jsonb;
-BEGIN
+BEGIN%6$s
     BEGIN
         IF TG_OP <> 'INSERT' THEN
             old_image_ := jsonb_build_object(%3$s);
@@ -181,8 +300,11 @@ BEGIN
         IF TG_OP <> 'DELETE' THEN
             new_image_ := jsonb_build_object(%4$s);
         END IF;
+        IF pg_column_size(old_image_) > 8000 OR pg_column_size(new_image_) > 8000 THEN
+            RAISE EXCEPTION 'too long';
+        END IF;
     EXCEPTION WHEN OTHERS THEN
-        -- A column was renamed.
+        -- A column was renamed, or a value is too long to be looked up by.
         INSERT INTO reconciler.outbox (resource_id) VALUES (%1$s);%5$s
         RETURN NULL;
     END;
@@ -197,7 +319,7 @@ END
 $fn$, r.id, d.id,
         (SELECT string_agg(format('%L, %s', c, reconciler.plpgsql_text(reconciler.link_value('old', d.relation, b))), ', ' ORDER BY n) FROM unnest(d.base, d.columns) WITH ORDINALITY AS p(b, c, n)),
         (SELECT string_agg(format('%L, %s', c, reconciler.plpgsql_text(reconciler.link_value('new', d.relation, b))), ', ' ORDER BY n) FROM unnest(d.base, d.columns) WITH ORDINALITY AS p(b, c, n)),
-        reconciler.end_code(r)))
+        reconciler.end_code(r), reconciler.rights_code(r)))
 $$;
 
 -- changed_condition is the WHEN of an update trigger, where it has one. With every column watched it compares whole rows, so
@@ -260,7 +382,9 @@ $$;
 COMMENT ON FUNCTION reconciler.place_code IS 'Internal: code of the functions over a row that a capture function calls.';
 COMMENT ON FUNCTION reconciler.create_places IS 'Internal: creates the functions over a row of a resource.';
 COMMENT ON FUNCTION reconciler.place_functions IS 'Internal: the functions over a row of a resource.';
-COMMENT ON FUNCTION reconciler.needs_path IS 'Internal: whether a capture function must set the search path.';
+COMMENT ON FUNCTION reconciler.needs_settings IS 'Internal: whether a capture function must pin settings.';
+COMMENT ON FUNCTION reconciler.without_harmless_casts IS 'Internal: expressions without casts that no setting changes.';
+COMMENT ON FUNCTION reconciler.bounds_code IS 'Internal: code that keeps what is too long from the outbox.';
 COMMENT ON FUNCTION reconciler.row_function_code IS 'Internal: code of a capture function.';
 COMMENT ON FUNCTION reconciler.truncate_function_code IS 'Internal: code of a capture function for TRUNCATE.';
 COMMENT ON FUNCTION reconciler.dependency_function_code IS 'Internal: code of a capture function of a base table.';
@@ -564,4 +688,4 @@ DROP FUNCTION reconciler.refresh_dependencies, reconciler.copy_view_grants, reco
     reconciler.check_owner, reconciler.hand_over,
     reconciler.lock_failed, reconciler.bound_lock_timeout, reconciler.create_desired_view, reconciler.desired_view_code, reconciler.create_triggers,
     reconciler.places, reconciler.changed_condition, reconciler.dependency_function_code, reconciler.truncate_function_code,
-    reconciler.row_function_code, reconciler.needs_path, reconciler.create_places, reconciler.place_functions, reconciler.place_code, reconciler.function_code, reconciler.capture_template, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;
+    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.create_places, reconciler.place_functions, reconciler.place_code, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;

@@ -44,7 +44,7 @@ BEGIN
     wanted.match_columns := ARRAY(SELECT DISTINCT c FROM reconciler.parse_depends_on(define.relation, define.depends_on, define.path) AS d, unnest(d.columns) AS c ORDER BY c);
     wanted.match_types := reconciler.link_types(define.relation, wanted.match_columns);
 
-    PERFORM pg_advisory_xact_lock(reconciler.sleep_lock() + 1);
+    PERFORM reconciler.lock_definitions();
     SELECT * INTO existing FROM reconciler.resources r WHERE r.name = define.resource;
     wanted.id := existing.id;
     wanted.known_columns := existing.known_columns;
@@ -59,6 +59,8 @@ BEGIN
     PERFORM reconciler.check_owner(existing.id);
     p_id := reconciler.store_definition(wanted, define.path);
     PERFORM reconciler.install_capture(p_id, (SELECT a.oid FROM pg_roles a WHERE a.rolname = current_user));
+    -- Through subqueries in the expressions too.
+    PERFORM reconciler.check_hidden_rows(c.oid, c.relowner) FROM pg_class c WHERE c.oid = to_regclass(format('reconciler.%I', 'desired_' || define.resource));
     PERFORM reconciler.advise_index(p_id);
     -- The objects concerned are all of them: rows may have been there before.
     INSERT INTO reconciler.outbox (resource_id) VALUES (p_id);
@@ -85,9 +87,22 @@ BEGIN
     IF r.always AND r.relation_kind IN ('r', 'p') AND NOT (SELECT pg_has_role(c.relowner, 'USAGE') FROM pg_class c WHERE c.oid = r.relation) THEN
         RAISE EXCEPTION 'role % may not track % with always => true: only its owner may enable a trigger ALWAYS', quote_ident(current_user), r.relation USING ERRCODE = 'insufficient_privilege';
     END IF;
-    IF row_security_active(r.relation) THEN
-        RAISE EXCEPTION 'row security of % applies to role %: rows that it hides would be taken for deleted', r.relation, quote_ident(current_user) USING ERRCODE = 'insufficient_privilege',
-            HINT = 'Let the owner of the table call track(), or a role with BYPASSRLS.';
+    PERFORM reconciler.check_hidden_rows(r.relation, (SELECT a.oid FROM pg_roles a WHERE a.rolname = current_user));
+END
+$$;
+
+-- check_hidden_rows refuses what would be read through row security: rows that it hides would be taken for deleted, so such a
+-- read fails.
+CREATE FUNCTION reconciler.check_hidden_rows(relation regclass, role oid) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    h record;
+BEGIN
+    SELECT x.guarded, x.reader, c.relowner INTO h FROM reconciler.hidden_rows(relation, role) AS x JOIN pg_class c ON c.oid = x.guarded ORDER BY x.guarded::text, x.reader LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'row security of % applies to role %: rows that it hides would be taken for deleted', h.guarded, quote_ident(pg_get_userbyid(h.reader)) USING ERRCODE = 'insufficient_privilege',
+            HINT = CASE WHEN h.reader = role THEN 'Let the owner of the table call track(), or a role with BYPASSRLS.'
+                ELSE format('ALTER ROLE %I BYPASSRLS; or give the view that reads it to the owner of the table.', pg_get_userbyid(h.reader)) END;
     END IF;
 END
 $$;
@@ -274,7 +289,7 @@ BEGIN
 END
 $$;
 
--- failing_writes lists the resources whose triggers run as a role that may not write the outbox: every write to them fails.
+-- failing_writes lists the resources whose triggers run as a role that may not write the outbox: they capture nothing.
 CREATE FUNCTION reconciler.failing_writes() RETURNS TABLE (resource text, role_name name)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT DISTINCT r.name, o.rolname
@@ -322,12 +337,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT x.name, format('%s has child tables (INHERITS), whose rows are not seen', x.relation), 'track the child tables too, or a view over all of them'
         FROM (SELECT r.name, r.relation FROM r UNION SELECT b.name, b.relation FROM base b) AS x JOIN pg_class c ON c.oid = x.relation AND c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid)
         UNION ALL
-        SELECT r.name, format('writes fail: its triggers run as %I, which may not write the outbox any more', f.role_name), format('SELECT reconciler.grant(%L, ''definer'');', f.role_name)
+        SELECT r.name, format('nothing of it is captured: its triggers run as %I, which may not write the outbox; a sync every half minute finds what changes', f.role_name), format('SELECT reconciler.grant(%L, ''definer'');', f.role_name)
         FROM r JOIN reconciler.failing_writes() AS f ON f.resource = r.name
         UNION ALL
-        SELECT r.name, format('row security of %s applies to %I, the owner of %s: rows that it hides are taken for deleted', r.relation, o.rolname, r.desired), format('ALTER ROLE %I BYPASSRLS; or let the owner of the table call reconciler.track()', o.rolname)
-        FROM r JOIN pg_class c ON c.oid = r.relation JOIN pg_class v ON v.oid = r.desired JOIN pg_roles o ON o.oid = v.relowner
-        WHERE c.relrowsecurity AND NOT o.rolsuper AND NOT o.rolbypassrls AND (c.relforcerowsecurity OR NOT pg_has_role(o.oid, c.relowner, 'USAGE'))
+        SELECT r.name, format('row security of %s applies to %I, as which it is read: it cannot be read, and nothing of it is applied or deleted', h.guarded, o.rolname),
+            CASE WHEN c.relforcerowsecurity AND pg_has_role(o.oid, c.relowner, 'USAGE') THEN format('ALTER TABLE %s NO FORCE ROW LEVEL SECURITY; or ', h.guarded) ELSE '' END
+            || format('ALTER ROLE %I BYPASSRLS;', o.rolname) || CASE WHEN o.oid = v.relowner AND NOT pg_has_role(o.oid, c.relowner, 'USAGE') THEN ' or let the owner of the table call reconciler.track()' ELSE '' END
+        FROM r JOIN pg_class v ON v.oid = r.desired CROSS JOIN LATERAL reconciler.hidden_rows(v.oid, v.relowner) AS h JOIN pg_class c ON c.oid = h.guarded JOIN pg_roles o ON o.oid = h.reader
     ), healable AS (
         SELECT r.name, format('view reconciler.%I is gone', 'desired_' || r.name) AS problem FROM r WHERE r.desired IS NULL
         UNION ALL
@@ -362,7 +378,7 @@ BEGIN
         RAISE EXCEPTION 'release must be ''keep'' (targets keep the objects) or ''delete'' (they are deleted there), not %', coalesce(quote_literal(release), 'NULL')
             USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM pg_advisory_xact_lock(reconciler.sleep_lock() + 1);
+    PERFORM reconciler.lock_definitions();
     SELECT * INTO r FROM reconciler.resources x WHERE x.name = untrack.resource;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'no resource is named %', quote_literal(untrack.resource) USING ERRCODE = 'undefined_object',
@@ -394,7 +410,7 @@ DECLARE
     r reconciler.resources;
     n integer := 0;
 BEGIN
-    PERFORM pg_advisory_xact_lock(reconciler.sleep_lock() + 1);
+    PERFORM reconciler.lock_definitions();
     IF NOT EXISTS (SELECT FROM reconciler.resources AS x WHERE x.name = regenerate.resource AND x.removed_at IS NULL) AND regenerate.resource IS NOT NULL THEN
         RAISE EXCEPTION 'no resource is named %', quote_literal(resource) USING ERRCODE = 'undefined_object';
     END IF;
@@ -432,7 +448,7 @@ BEGIN
             HINT = format('Only %s, the owner of schema reconciler, may.', (SELECT quote_ident(pg_get_userbyid(nspowner)) FROM pg_namespace WHERE nspname = 'reconciler'));
     END IF;
     -- A track() at the same time would generate code for the other setting.
-    PERFORM pg_advisory_xact_lock(reconciler.sleep_lock() + 1);
+    PERFORM reconciler.lock_definitions();
     UPDATE reconciler.settings SET notify = enabled WHERE notify <> enabled;
     IF NOT FOUND THEN
         RETURN;
@@ -456,11 +472,12 @@ COMMENT ON FUNCTION reconciler.untrack IS 'Undoes track(). release => ''keep'' l
 COMMENT ON FUNCTION reconciler.unqualified IS 'Internal: an expression over one table without its name.';
 COMMENT ON FUNCTION reconciler.index_advice IS 'The CREATE INDEX that syncs of a resource would profit from, or NULL.';
 COMMENT ON FUNCTION reconciler.advise_index IS 'Internal: tells about a missing index.';
-COMMENT ON FUNCTION reconciler.failing_writes IS 'Internal: resources whose triggers may not write the outbox.';
+COMMENT ON FUNCTION reconciler.failing_writes IS 'Internal: resources whose triggers may not write the outbox, and capture nothing.';
+COMMENT ON FUNCTION reconciler.check_hidden_rows IS 'Internal: refuses what would be read through row security.';
 COMMENT ON FUNCTION reconciler.capture_problems IS 'What is wrong with the triggers and views of resources, and what mends it.';
 COMMENT ON FUNCTION reconciler.regenerate IS 'Generates the capture code of a resource again (all out-of-date ones when none is named), and has it synced.';
 COMMENT ON FUNCTION reconciler.set_notify IS 'Switches NOTIFY in all capture triggers on or off. Off allows PREPARE TRANSACTION; changes are then found by polling.';
 
 -- +goose Down
 DROP FUNCTION reconciler.set_notify, reconciler.regenerate, reconciler.untrack, reconciler.capture_problems, reconciler.failing_writes, reconciler.advise_index, reconciler.index_advice, reconciler.unqualified,
-    reconciler.track, reconciler.define, reconciler.store_definition, reconciler.check_base_tables, reconciler.bind_definition, reconciler.whole_row_spec, reconciler.check_ignored, reconciler.check_definer;
+    reconciler.track, reconciler.define, reconciler.store_definition, reconciler.check_base_tables, reconciler.bind_definition, reconciler.whole_row_spec, reconciler.check_ignored, reconciler.check_hidden_rows, reconciler.check_definer;

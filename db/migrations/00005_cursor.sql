@@ -4,14 +4,18 @@
 
 -- +goose StatementBegin
 -- fence locks a target for the rest of the transaction and refuses a deposed owner (SQLSTATE RC001). Every write of
--- an owner starts with it. The lock is what makes it exact: a takeover in another transaction waits, or is seen.
-CREATE FUNCTION reconciler.fence(target_id integer, owner uuid, term bigint) RETURNS void
+-- an owner starts with it. The lock is what makes it exact: a takeover in another transaction waits, or is seen. It returns
+-- whether the target is paused, as it is until the transaction ends.
+CREATE FUNCTION reconciler.fence(target_id integer, owner uuid, term bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    paused boolean;
 BEGIN
-    PERFORM FROM reconciler.targets t WHERE t.id = fence.target_id AND t.owner = fence.owner AND t.term = fence.term FOR NO KEY UPDATE;
+    SELECT t.paused_at IS NOT NULL INTO paused FROM reconciler.targets t WHERE t.id = fence.target_id AND t.owner = fence.owner AND t.term = fence.term FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'target % was taken over by another process: term % is over', fence.target_id, fence.term USING ERRCODE = 'RC001';
     END IF;
+    RETURN paused;
 END
 $$;
 
@@ -26,55 +30,118 @@ BEGIN
 END
 $$;
 
+-- cursor_of returns the cursor of a target (0: of the leader); all its columns are NULL when there is none. Its plan must not
+-- change while the table holds dead rows: the newest row is the first that it reads.
+CREATE FUNCTION reconciler.cursor_of(consumer integer) RETURNS reconciler.cursors
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    c reconciler.cursors;
+BEGIN
+    SELECT * INTO c FROM reconciler.cursors x WHERE x.consumer = cursor_of.consumer ORDER BY x.id DESC LIMIT 1;
+    RETURN c;
+END
+$$;
+
+-- write_cursor moves a cursor. Who calls it holds the lock of the consumer's fence.
+CREATE FUNCTION reconciler.write_cursor(consumer integer, revision bigint, snapshot pg_snapshot,
+    batch_revision bigint DEFAULT NULL, batch_snapshot pg_snapshot DEFAULT NULL, batch_xid xid8 DEFAULT NULL, batch_seq bigint DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    former bigint := (SELECT x.id FROM reconciler.cursors x WHERE x.consumer = write_cursor.consumer ORDER BY x.id DESC LIMIT 1);
+BEGIN
+    INSERT INTO reconciler.cursors (consumer, revision, snapshot, batch_revision, batch_snapshot, batch_xid, batch_seq)
+    VALUES (write_cursor.consumer, write_cursor.revision, write_cursor.snapshot, write_cursor.batch_revision, write_cursor.batch_snapshot, write_cursor.batch_xid, write_cursor.batch_seq);
+    DELETE FROM reconciler.cursors x WHERE x.consumer = write_cursor.consumer AND x.id = former;
+END
+$$;
+
+-- beat is what a heartbeat writes: that this process runs, which targets its config lists, and that everything it owns is
+-- renewed. It waits for nobody's lock. answered is the last heartbeat that the process got an answer to: what it deletes
+-- is named by its key, as a look for older rows would walk all the dead ones.
+CREATE FUNCTION reconciler.beat(id uuid, name text, version text, targets text[], beat bigint, answered bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+BEGIN
+    INSERT INTO reconciler.heartbeats (instance, beat) VALUES (beat.id, beat.beat);
+    DELETE FROM reconciler.heartbeats h WHERE h.ctid = ANY (ARRAY(
+        SELECT x.ctid FROM reconciler.heartbeats x WHERE x.instance = beat.id AND x.beat >= beat.answered AND x.beat < beat.beat FOR UPDATE SKIP LOCKED));
+    INSERT INTO reconciler.instances (id, name, version, targets) SELECT beat.id, beat.name, beat.version, beat.targets
+    WHERE NOT EXISTS (SELECT FROM reconciler.instances i WHERE i.id = beat.id) ON CONFLICT DO NOTHING;
+    UPDATE reconciler.instances i SET targets = beat.targets WHERE i.id IN (
+        SELECT x.id FROM reconciler.instances x WHERE x.id = beat.id AND x.targets <> beat.targets FOR NO KEY UPDATE SKIP LOCKED);
+END
+$$;
+
+-- last_beat returns the last heartbeat of a process; beat is NULL when there is none. Its plan must not change while the
+-- table holds dead rows: the newest row is the first that it reads.
+CREATE FUNCTION reconciler.last_beat(instance uuid, OUT beat bigint, OUT at timestamptz) RETURNS record
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+    SELECT h.beat, h.at FROM reconciler.heartbeats h WHERE h.instance = last_beat.instance ORDER BY h.beat DESC LIMIT 1
+$$;
+
+-- lease_lives says for people whether an owner is there, as the clock of this server has it. A heartbeat of the future is
+-- one of before the clock was put back. Processes judge each other by their own clocks, and more strictly.
+CREATE FUNCTION reconciler.lease_lives(owner uuid, ttl interval) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(b.at BETWEEN clock_timestamp() - lease_lives.ttl AND clock_timestamp() + lease_lives.ttl, false) FROM reconciler.last_beat(lease_lives.owner) AS b
+$$;
+
+-- unrenewed says whether a lease is still as somebody saw it: same owner, same term, and no heartbeat since.
+CREATE FUNCTION reconciler.unrenewed(owner uuid, term bigint, seen_owner text, seen_term bigint, seen_beat bigint) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT unrenewed.owner::text = seen_owner AND unrenewed.term = seen_term AND coalesce(b.beat, 0) = seen_beat FROM reconciler.last_beat(unrenewed.owner) AS b
+$$;
+
 -- interest lists the snapshots that outbox rows are still kept for: the last tick's, and every consumer's.
 CREATE FUNCTION reconciler.interest() RETURNS SETOF pg_snapshot
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     (SELECT snapshot FROM reconciler.ticks ORDER BY revision DESC LIMIT 1)
-    UNION ALL SELECT cursor_snapshot FROM reconciler.targets t, reconciler.settings s WHERE t.cursor_snapshot IS NOT NULL AND t.cursor_revision >= s.floor_revision
-    UNION ALL SELECT cursor_snapshot FROM reconciler.leases WHERE cursor_snapshot IS NOT NULL
+    UNION ALL SELECT c.snapshot FROM reconciler.settings s, reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c WHERE c.revision >= s.floor_revision
+    UNION ALL SELECT c.snapshot FROM reconciler.cursor_of(0) AS c WHERE c.snapshot IS NOT NULL
 $$;
 
--- unread says whether a part of the outbox has a row that a consumer standing at this snapshot has not read.
+-- unread says whether a part of the outbox has a row that a consumer standing at this snapshot has not read. Rows that came
+-- with a dump may have ids that no transaction of this server has had yet: they are nobody's.
 CREATE FUNCTION reconciler.unread(part regclass, snapshot pg_snapshot) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found_ boolean;
 BEGIN
-    EXECUTE format('SELECT EXISTS (SELECT FROM %1$s WHERE xid >= $1) OR EXISTS (SELECT FROM %1$s WHERE xid = ANY ($2))', part)
-    INTO found_ USING pg_snapshot_xmax(snapshot), ARRAY(SELECT pg_snapshot_xip(snapshot));
+    EXECUTE format('SELECT EXISTS (SELECT FROM %1$s WHERE xid >= $1 AND xid < $3) OR EXISTS (SELECT FROM %1$s WHERE xid = ANY ($2))', part)
+    INTO found_ USING pg_snapshot_xmax(snapshot), ARRAY(SELECT pg_snapshot_xip(snapshot)), pg_snapshot_xmax(pg_current_snapshot());
     RETURN found_;
 END
 $$;
 
--- remember_cut_off gives objects that unread changes in a part of the outbox name their ledger rows before these changes
--- go, at targets that may have been called for them: those with an owner, and those whose last owner crashed. No event and
--- no row might name such an object any more, so that a full sync could not know of it. They are absent as far as is known:
--- an owner that knows its target drops what no row wants, one that does not deletes it to be sure. No owner has more in
--- hand than the first 65536 (apply.openObjects is half of it); keys of more than 2000 bytes are never called. Whose cursor
--- is below the floor already holds up no part, and is cut off from each all the same.
-CREATE FUNCTION reconciler.remember_cut_off(part regclass) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- exact_from returns the oldest revision whose cursor has read every row of a part of the outbox: what a cursor that stands
+-- before it would read is not all any more when the part is empty. NULL: not even the newest has. Snapshots of revisions follow
+-- each other, so it is found by halving. Of the revisions in between some are forgotten: a consumer that has read the part counts, too.
+CREATE FUNCTION reconciler.exact_from(part regclass) RETURNS bigint
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    t record;
+    low    bigint := (SELECT min(k.revision) - 1 FROM reconciler.ticks k); -- up to here none has
+    exact  bigint := (SELECT max(k.revision) FROM reconciler.ticks k);
+    middle record;
 BEGIN
-    FOR t IN SELECT x.id, x.name, x.cursor_snapshot FROM reconciler.targets x
-             WHERE (x.owner IS NOT NULL OR NOT x.clean) AND reconciler.unread(part, x.cursor_snapshot) ORDER BY x.id LOOP
-        EXECUTE format($code$
-            INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-            SELECT $1, c.resource_id, c.key, 'pending', true, false, clock_timestamp()
-            FROM (SELECT o.resource_id, o.key FROM %s AS o
-                  WHERE o.dependency_id IS NULL AND octet_length(o.key) <= 2000 AND (o.target IS NULL OR o.target = $2) AND (o.xid >= pg_snapshot_xmax($3) OR o.xid = ANY (ARRAY(SELECT pg_snapshot_xip($3))))
-                  GROUP BY o.resource_id, o.key ORDER BY min(o.seq) LIMIT 65536) AS c
-            WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = c.resource_id)
-            ORDER BY c.resource_id, c.key COLLATE "C"
-            ON CONFLICT DO NOTHING$code$, part) USING t.id, t.name, t.cursor_snapshot;
+    IF exact IS NULL OR reconciler.unread(part, (SELECT k.snapshot FROM reconciler.ticks k WHERE k.revision = exact)) THEN
+        RETURN NULL;
+    END IF;
+    WHILE low + 1 < exact LOOP
+        SELECT k.revision, k.snapshot INTO middle FROM reconciler.ticks k
+        WHERE k.revision > low AND k.revision <= (low + exact) / 2 ORDER BY k.revision DESC LIMIT 1;
+        IF NOT FOUND OR reconciler.unread(part, middle.snapshot) THEN
+            low := (low + exact) / 2;
+        ELSE
+            exact := middle.revision;
+        END IF;
     END LOOP;
+    RETURN least(exact, (SELECT min(c.revision) FROM reconciler.cursors c, reconciler.settings s
+                         WHERE c.revision >= s.floor_revision AND NOT reconciler.unread(part, c.snapshot)));
 END
 $$;
 
 -- retain empties at most one part of the outbox and says what it did: '' for nothing. A part goes when every row in it
--- is read by everybody, or when it is older than max_age or the outbox longer than max_rows; in the latter two cases
--- consumers that had not read it are told by floor_revision. The part is locked first (never waiting), so no
+-- is read by everybody, or when it is older than max_age or the outbox longer than max_rows. Whoever has not read it, in the
+-- latter two cases or because nobody knew of him, is told by floor_revision. The part is locked first (never waiting), so no
 -- transaction can have an uncommitted row in it. The part in use is never touched.
 CREATE FUNCTION reconciler.retain(max_age interval, max_rows bigint, rotate_after interval) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -86,8 +153,12 @@ DECLARE
     first_   bigint;
     used     boolean;
     state    reconciler.settings;
+    held     boolean;
 BEGIN
-    SELECT * INTO state FROM reconciler.settings FOR NO KEY UPDATE;
+    -- Somebody may hold the row: set_notify() in a transaction that is open. Then only what everybody has read goes.
+    PERFORM FROM reconciler.settings FOR NO KEY UPDATE SKIP LOCKED;
+    held := FOUND;
+    SELECT * INTO state FROM reconciler.settings;
     SELECT * INTO newest FROM reconciler.ticks ORDER BY revision DESC LIMIT 1;
     SELECT * INTO old_tick FROM reconciler.ticks WHERE at < clock_timestamp() - max_age ORDER BY revision DESC LIMIT 1;
     FOR i IN 1..3 LOOP -- the oldest first
@@ -99,30 +170,30 @@ BEGIN
             CONTINUE;
         END;
         IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) THEN
-            PERFORM reconciler.remember_cut_off(part);
+            UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: everybody has read it', part);
         END IF;
+        CONTINUE WHEN NOT held;
         -- Never drop what no tick has covered yet: nobody could know that it is missing.
         CONTINUE WHEN newest.revision IS NULL OR reconciler.unread(part, newest.snapshot);
         EXECUTE format('SELECT seq FROM %s LIMIT 1', part) INTO first_;
         -- Numbers bound the rows and no more: each turn of the parts skips some. Counting is for when they could be too many.
         IF (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows
            AND (SELECT count(*) FROM (SELECT FROM reconciler.outbox LIMIT max_rows + 1) AS counted) > max_rows THEN
-            PERFORM reconciler.remember_cut_off(part);
-            UPDATE reconciler.settings SET floor_revision = newest.revision;
+            UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: the outbox was longer than %s rows', part, max_rows);
         ELSIF old_tick.revision IS NOT NULL AND NOT reconciler.unread(part, old_tick.snapshot) THEN
-            PERFORM reconciler.remember_cut_off(part);
-            UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, old_tick.revision);
+            UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: its rows were older than %s', part, max_age);
         END IF;
     END LOOP;
     -- Move on to the next part when the one in use is worth it and the next is empty.
     part := format('reconciler.outbox_%s', here & 3)::regclass;
-    IF pg_relation_size(part) > 0 AND state.rotated_at < clock_timestamp() - rotate_after
+    -- A time in the future is of before the server's clock was put back.
+    IF held AND pg_relation_size(part) > 0 AND NOT state.rotated_at BETWEEN clock_timestamp() - rotate_after AND clock_timestamp()
        AND pg_relation_size(format('reconciler.outbox_%s', (here + 1) & 3)::regclass) = 0 THEN
         PERFORM setval('reconciler.outbox_seq', (here + 1) << 20);
         UPDATE reconciler.settings SET rotated_at = clock_timestamp();
@@ -132,32 +203,67 @@ BEGIN
 END
 $$;
 
+-- this_server says which server and database this is. A promoted standby is the same system on a later timeline.
+CREATE FUNCTION reconciler.this_server(OUT system bigint, OUT timeline bigint, OUT database oid)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT c.system_identifier, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint, d.oid
+    FROM pg_control_system() AS c, pg_database AS d WHERE d.datname = current_database()
+$$;
+
+-- expect_server fails (SQLSTATE RC002) where this is not the server that the caller works with: a pooler may lead to another one
+-- with each transaction. The detail says which it is.
+CREATE FUNCTION reconciler.expect_server(system bigint, timeline bigint, database oid) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    here record;
+BEGIN
+    SELECT * INTO here FROM reconciler.this_server();
+    IF (here.system, here.timeline, here.database) IS DISTINCT FROM (expect_server.system, expect_server.timeline, expect_server.database) THEN
+        RAISE EXCEPTION 'this is another server: system %, timeline %, database oid %, not system %, timeline %, database oid %',
+            here.system, here.timeline, here.database, expect_server.system, expect_server.timeline, expect_server.database
+            USING ERRCODE = 'RC002', DETAIL = format('%s %s %s', here.system, here.timeline, here.database);
+    END IF;
+END
+$$;
+
 -- adopt compares the database with the one that the ticks were made in. After a restore, a dump and reload, or a
 -- failover to another timeline, outbox, ticks and ledger may be older than what the targets have: everything is then
 -- read again and applied anew. Terms jump to the time of day, above any that the lost part of history gave out.
+-- A dump that is loaded into the same database is known by the table of settings, which is another one then.
 -- Files that were put back are those of the same server. Only a process knows then that something is missing: known is
--- the newest revision that it has seen, and those to come are above it.
-CREATE FUNCTION reconciler.adopt(known bigint DEFAULT 0) RETURNS boolean
+-- the newest revision that it has seen, and those to come are above it. An old primary that comes back after a failover is no
+-- restored database: a process that has seen a later timeline of the same system, or another system, is refused (SQLSTATE RC002).
+CREATE FUNCTION reconciler.adopt(known bigint DEFAULT 0, seen_system bigint DEFAULT NULL, seen_timeline bigint DEFAULT 0) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     state  reconciler.settings;
-    sysid  bigint := (SELECT system_identifier FROM pg_control_system());
-    line   text := substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8);
-    dbid   oid := (SELECT oid FROM pg_database WHERE datname = current_database());
+    here   record;
     lost   boolean;
 BEGIN
+    SELECT s.*, 'reconciler.settings'::regclass::oid AS table_oid INTO here FROM reconciler.this_server() AS s;
+    IF here.system <> seen_system OR here.timeline < seen_timeline THEN
+        RAISE EXCEPTION 'this server is not used: it is system %, timeline %, and system %, timeline % was seen elsewhere', here.system, here.timeline, seen_system, seen_timeline
+            USING ERRCODE = 'RC002', DETAIL = format('%s %s %s', here.system, here.timeline, here.database),
+                HINT = 'An old primary that came back after a failover must be stopped, or made a standby of the new one.';
+    END IF;
+    -- Nearly always there is nothing to do, and somebody may hold the row: set_notify() in a transaction that is open.
+    IF known <= coalesce((SELECT max(revision) FROM reconciler.ticks), 0) AND EXISTS (SELECT FROM reconciler.settings s
+        WHERE (s.system_identifier, s.timeline, s.database_oid, s.table_oid) IS NOT DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid)) AND EXISTS (SELECT FROM reconciler.ticks) THEN
+        RETURN false;
+    END IF;
     SELECT * INTO state FROM reconciler.settings FOR UPDATE;
     -- Read under the lock: somebody else may have noticed, and started over above what is known here.
     lost := known > coalesce((SELECT max(revision) FROM reconciler.ticks), 0);
-    IF (state.system_identifier, state.timeline, state.database_oid) IS NOT DISTINCT FROM (sysid, line, dbid) AND NOT lost THEN
+    IF (state.system_identifier, state.timeline, state.database_oid, state.table_oid) IS NOT DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid) AND NOT lost THEN
         RETURN false;
     END IF;
-    UPDATE reconciler.settings SET system_identifier = sysid, timeline = line, database_oid = dbid;
+    UPDATE reconciler.settings SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database, table_oid = here.table_oid;
     IF lost THEN
         INSERT INTO reconciler.ticks (revision, snapshot) VALUES (known, pg_current_snapshot());
     END IF;
     IF lost OR state.system_identifier IS NOT NULL THEN
         PERFORM reconciler.start_over('restored');
+        UPDATE reconciler.targets SET lost_at = clock_timestamp();
         RETURN true;
     END IF;
     INSERT INTO reconciler.ticks (revision, snapshot) SELECT 1, pg_current_snapshot() WHERE NOT EXISTS (SELECT FROM reconciler.ticks);
@@ -165,21 +271,25 @@ BEGIN
 END
 $$;
 
--- start_over forgets cursors, ticks and outbox, and has every target re-applied in full.
+-- start_over forgets cursors and ticks, and has every target re-applied in full. It begins at a new revision. Outbox rows
+-- before it stay, are read by nobody, and go with their part: a TRUNCATE would wait for whoever looks at the outbox (a dump)
+-- or has written to it (a forgotten prepared transaction), and writers would wait for the TRUNCATE.
 CREATE FUNCTION reconciler.start_over(reason text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    next_ bigint := coalesce((SELECT max(revision) FROM reconciler.ticks), 0) + 1;
+    next_  bigint;
     floor_ bigint := floor(extract(epoch FROM clock_timestamp()))::bigint;
 BEGIN
-    TRUNCATE reconciler.outbox, reconciler.ticks;
-    next_ := greatest(next_, floor_);
+    UPDATE reconciler.leases SET owner = NULL, term = greatest(term, floor_);
+    UPDATE reconciler.targets SET owner = NULL, term = greatest(term, floor_), clean = false;
+    DELETE FROM reconciler.cursors;
+    -- A leader that has not heard of it yet may be about to make some more revisions: they stay below.
+    next_ := greatest(coalesce((SELECT max(revision) FROM reconciler.ticks), 0) + 1000, floor_);
+    DELETE FROM reconciler.ticks;
     INSERT INTO reconciler.ticks (revision, snapshot) VALUES (next_, pg_current_snapshot());
     UPDATE reconciler.settings SET epoch = epoch + 1, floor_revision = next_;
-    UPDATE reconciler.leases SET owner = NULL, lease_until = NULL, term = greatest(term, floor_), cursor_revision = NULL, cursor_snapshot = NULL;
-    UPDATE reconciler.targets SET owner = NULL, lease_until = NULL, term = greatest(term, floor_), clean = false,
-        cursor_revision = NULL, cursor_snapshot = NULL, batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL;
     DELETE FROM reconciler.instances;
+    DELETE FROM reconciler.heartbeats;
     UPDATE reconciler.sync_runs SET state = 'failed', finished_at = clock_timestamp(), error = start_over.reason WHERE state IN ('requested', 'running');
     -- An owner that has not heard of it yet may just have asked for a sync.
     INSERT INTO reconciler.sync_runs (target_id, reason, verify) SELECT id, start_over.reason, true FROM reconciler.targets WHERE configured
@@ -189,13 +299,23 @@ END
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.fence IS 'Internal: locks a target and refuses a deposed owner (SQLSTATE RC001).';
+COMMENT ON FUNCTION reconciler.cursor_of IS 'Internal: the cursor of a target (0: of the leader).';
+COMMENT ON FUNCTION reconciler.write_cursor IS 'Internal: moves the cursor of a target (0: of the leader).';
 COMMENT ON FUNCTION reconciler.fence_leader IS 'Internal: locks the leadership and refuses a deposed leader (SQLSTATE RC001).';
+COMMENT ON FUNCTION reconciler.beat IS 'Internal: a heartbeat of a process; it renews all that the process owns.';
+COMMENT ON FUNCTION reconciler.last_beat IS 'Internal: the last heartbeat of a process.';
+COMMENT ON FUNCTION reconciler.lease_lives IS 'Internal: whether the owner of a lease has sent a heartbeat within its time, by the clock of this server.';
+COMMENT ON FUNCTION reconciler.unrenewed IS 'Internal: whether a lease still has the owner, the term and the last heartbeat that a process saw.';
 COMMENT ON FUNCTION reconciler.interest IS 'Snapshots that outbox rows are kept for.';
-COMMENT ON FUNCTION reconciler.remember_cut_off IS 'Internal: records the objects that are named by changes which retention is about to drop unread.';
 COMMENT ON FUNCTION reconciler.unread IS 'Internal: whether a part of the outbox has rows that are not visible in a snapshot.';
+COMMENT ON FUNCTION reconciler.exact_from IS 'Internal: the oldest revision whose cursor has read all of a part of the outbox.';
 COMMENT ON FUNCTION reconciler.retain IS 'Internal: empties one part of the outbox if that may be, and says what it did.';
+COMMENT ON FUNCTION reconciler.this_server IS 'Internal: system identifier, timeline and oid of this database.';
+COMMENT ON FUNCTION reconciler.expect_server IS 'Internal: fails with SQLSTATE RC002 where this is another server or database than the caller works with.';
 COMMENT ON FUNCTION reconciler.adopt IS 'Internal: notices that this database was restored, reloaded or failed over.';
-COMMENT ON FUNCTION reconciler.start_over IS 'Forgets cursors and outbox and has every target re-applied in full. adopt() calls it after a restore.';
+COMMENT ON FUNCTION reconciler.start_over IS 'Forgets cursors and revisions and has every target re-applied in full. adopt() calls it after a restore.';
 
 -- +goose Down
-DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.retain, reconciler.remember_cut_off, reconciler.unread, reconciler.interest, reconciler.fence_leader, reconciler.fence;
+DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.expect_server, reconciler.this_server, reconciler.retain, reconciler.exact_from, reconciler.unread, reconciler.interest, reconciler.unrenewed, reconciler.lease_lives, reconciler.last_beat, reconciler.beat,
+    reconciler.write_cursor, reconciler.cursor_of,
+    reconciler.fence_leader, reconciler.fence;

@@ -76,7 +76,7 @@ COMMENT ON COLUMN reconciler.objects.desired_revision IS 'Revision of the newest
 COMMENT ON COLUMN reconciler.objects.applied_revision IS 'Revision that the target has; NULL when it was never applied.';
 COMMENT ON COLUMN reconciler.objects.attempts IS 'Failed attempts since the last success or the last change.';
 COMMENT ON COLUMN reconciler.objects.held_by IS 'For state held: pause, guard (mass delete), sync or batch (deletes are being counted) or gate (rollout).';
-COMMENT ON COLUMN reconciler.objects.present IS 'The target has the object, or may have it: false until the first call for it is recorded.';
+COMMENT ON COLUMN reconciler.objects.present IS 'The target has the object, or may have it: true from right before the first call for it.';
 
 CREATE VIEW reconciler.failing AS
 SELECT o.target, o.resource, o.key, o.state, o.wanted, o.attempts, o.last_error, o.next_attempt_at
@@ -99,7 +99,8 @@ CREATE VIEW reconciler.syncs AS
 SELECT s.id, t.name AS target, r.name AS resource, s.reason, s.mode, s.verify, s.state, s.requested_at, s.requested_by, s.started_at, s.finished_at,
     date_trunc('milliseconds', coalesce(s.finished_at, clock_timestamp()) - s.started_at) AS duration,
     s.rows, s.upserts, s.tombstones, s.drifted, s.held, s.at_resource, s.at_key, s.error
-FROM reconciler.sync_runs s JOIN reconciler.targets t ON t.id = s.target_id LEFT JOIN reconciler.resources r ON r.id = s.resource_id;
+FROM reconciler.sync_runs s JOIN reconciler.targets t ON t.id = s.target_id LEFT JOIN reconciler.resources r ON r.id = s.resource_id
+WHERE s.resource_id IS NULL OR r.id IS NOT NULL; -- those of a resource that has gone go with the next house-keeping
 COMMENT ON VIEW reconciler.syncs IS 'Syncs: requested, running and past. A resource of NULL means all of them.';
 COMMENT ON COLUMN reconciler.syncs.verify IS 'Every object is applied or compared again, also those whose hash did not change.';
 COMMENT ON COLUMN reconciler.syncs.rows IS 'Running rows read so far.';
@@ -110,13 +111,21 @@ COMMENT ON COLUMN reconciler.syncs.held IS 'Deletes that the guard held.';
 COMMENT ON COLUMN reconciler.syncs.error IS 'Why it failed; of a requested one that stands for one that failed, why that did.';
 COMMENT ON COLUMN reconciler.syncs.at_key IS 'Where a running sync is.';
 
+CREATE VIEW reconciler.target_cursors AS
+SELECT t.id AS target_id, t.name AS target, c.revision, c.snapshot, c.batch_revision, c.batch_snapshot, c.batch_xid, c.batch_seq, c.at
+FROM reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c;
+COMMENT ON VIEW reconciler.target_cursors IS 'Internal: how far each target has recorded the outbox; see outbox_lag.';
+COMMENT ON COLUMN reconciler.target_cursors.revision IS 'Every change up to here is recorded in the ledger. NULL: no cursor, a full sync is due.';
+COMMENT ON COLUMN reconciler.target_cursors.batch_revision IS 'The batch being read goes up to here; batch_xid and batch_seq are the place inside it.';
+COMMENT ON COLUMN reconciler.target_cursors.at IS 'When the cursor moved last.';
+
 -- Outbox rows past the cursors. Processes read once for all targets that stand at one place, and so does this. Both
 -- halves walk the index (xid, seq): ORDER BY with LIMIT keeps the planner from scanning a part of a million rows.
 -- A transaction still open is left out by its id: its rows, maybe millions, are not even touched.
 -- Inside a batch that is being read the place is not looked at: rows may be shown a little longer than they wait.
 CREATE VIEW reconciler.past_cursors AS
 SELECT c.cursor_revision, o.xid, o.seq, o.target, o.resource_id, o.key, o.dependency_id
-FROM (SELECT DISTINCT ON (t.cursor_revision) t.cursor_revision, t.cursor_snapshot FROM reconciler.targets t WHERE t.cursor_revision IS NOT NULL) AS c
+FROM (SELECT DISTINCT ON (t.revision) t.revision AS cursor_revision, t.snapshot AS cursor_snapshot FROM reconciler.target_cursors t WHERE t.revision IS NOT NULL) AS c
 CROSS JOIN LATERAL (
     (SELECT y.* FROM pg_snapshot_xip(c.cursor_snapshot) AS late
      CROSS JOIN LATERAL (SELECT x.xid, x.seq, x.target, x.resource_id, x.key, x.dependency_id FROM reconciler.outbox x
@@ -124,7 +133,7 @@ CROSS JOIN LATERAL (
      WHERE pg_visible_in_snapshot(late, pg_current_snapshot()) LIMIT 100000)
     UNION ALL
     (SELECT x.xid, x.seq, x.target, x.resource_id, x.key, x.dependency_id FROM reconciler.outbox x
-     WHERE x.xid >= pg_snapshot_xmax(c.cursor_snapshot) ORDER BY x.xid, x.seq LIMIT 100000)
+     WHERE x.xid >= pg_snapshot_xmax(c.cursor_snapshot) AND x.xid < pg_snapshot_xmax(pg_current_snapshot()) ORDER BY x.xid, x.seq LIMIT 100000)
 ) AS o;
 COMMENT ON VIEW reconciler.past_cursors IS 'Internal: outbox rows past each place that a cursor stands at, at most 100000 of those in progress then and 100000 newer ones.';
 
@@ -132,7 +141,8 @@ CREATE VIEW reconciler.pending AS
 WITH unread AS (
     -- A row may say "all of the resource" (no key) or "whatever depends on this" (dependency_id; no key either).
     SELECT t.id AS target_id, t.name AS target, p.resource_id, p.key COLLATE "C" AS key, min(p.seq) AS seq
-    FROM reconciler.past_cursors p JOIN reconciler.targets t ON t.cursor_revision = p.cursor_revision AND (p.target IS NULL OR p.target = t.name)
+    FROM reconciler.past_cursors p JOIN reconciler.target_cursors c ON c.revision = p.cursor_revision AND (p.target IS NULL OR p.target = c.target)
+    JOIN reconciler.targets t ON t.id = c.target_id
     WHERE t.configured
     GROUP BY t.id, t.name, p.resource_id, p.key COLLATE "C"
 )
@@ -149,47 +159,59 @@ COMMENT ON COLUMN reconciler.pending.wanted IS 'NULL for a change in the outbox:
 COMMENT ON COLUMN reconciler.pending.reason IS 'Why it is not applied, and what would change that.';
 
 CREATE VIEW reconciler.outbox_lag AS
-SELECT t.name AS target, t.cursor_revision, newest.revision AS newest_revision, CASE WHEN t.cursor_revision IS NOT NULL THEN greatest(newest.revision - t.cursor_revision, 0) END AS revisions,
-    round(CASE WHEN t.cursor_revision IS NULL THEN NULL ELSE coalesce(extract(epoch FROM clock_timestamp() - missed.at), 0) END::numeric, 3)::double precision AS seconds,
-    CASE WHEN t.cursor_revision IS NULL THEN NULL ELSE coalesce(p.rows, 0) END AS rows,
-    t.cursor_revision < (SELECT s.floor_revision FROM reconciler.settings s) AS below_floor
-FROM reconciler.targets t
+SELECT t.target, t.revision AS cursor_revision, newest.revision AS newest_revision, CASE WHEN t.revision IS NOT NULL THEN greatest(newest.revision - t.revision, 0) END AS revisions,
+    round(CASE WHEN t.revision IS NULL THEN NULL ELSE coalesce(extract(epoch FROM clock_timestamp() - missed.at), 0) END::numeric, 3)::double precision AS seconds,
+    CASE WHEN t.revision IS NULL THEN NULL ELSE coalesce(p.rows, 0) END AS rows,
+    t.revision < (SELECT s.floor_revision FROM reconciler.settings s) AS below_floor
+FROM reconciler.target_cursors t
 LEFT JOIN (SELECT max(k.revision) AS revision FROM reconciler.ticks k) AS newest ON true
-LEFT JOIN LATERAL (SELECT k.at FROM reconciler.ticks k WHERE k.revision > t.cursor_revision ORDER BY k.revision LIMIT 1) AS missed ON true
-LEFT JOIN (SELECT u.id, count(*) AS rows FROM reconciler.past_cursors p JOIN reconciler.targets u ON u.cursor_revision = p.cursor_revision AND (p.target IS NULL OR p.target = u.name)
-           GROUP BY u.id) AS p ON p.id = t.id;
+LEFT JOIN LATERAL (SELECT k.at FROM reconciler.ticks k WHERE k.revision > t.revision ORDER BY k.revision LIMIT 1) AS missed ON true
+LEFT JOIN (SELECT u.target_id, count(*) AS rows FROM reconciler.past_cursors p JOIN reconciler.target_cursors u ON u.revision = p.cursor_revision AND (p.target IS NULL OR p.target = u.target)
+           GROUP BY u.target_id) AS p ON p.target_id = t.target_id;
 COMMENT ON VIEW reconciler.outbox_lag IS 'How far each target is behind the outbox. NULL: it has no cursor, a full sync is due.';
 COMMENT ON COLUMN reconciler.outbox_lag.seconds IS 'Age of the oldest revision that the target has not recorded.';
 COMMENT ON COLUMN reconciler.outbox_lag.rows IS 'Outbox rows past the cursor that concern the target; counting ends at 100000 rows of the outbox.';
 COMMENT ON COLUMN reconciler.outbox_lag.below_floor IS 'Retention removed rows that the target had not read: it is synced in full.';
+
+CREATE VIEW reconciler.failing_loops AS
+SELECT i.name AS process, f.loop, nullif(f.target, '') AS target, f.since, f.failed_at, f.failures, f.error,
+    (f.target = '' AND f.instance = (SELECT l.owner FROM reconciler.leases l WHERE l.name = 'tick')) AS leader, f.instance
+FROM reconciler.loop_failures f JOIN reconciler.instances i ON i.id = f.instance;
+COMMENT ON VIEW reconciler.failing_loops IS 'Parts of running processes that have been failing for seconds. No row: everything works.';
+COMMENT ON COLUMN reconciler.failing_loops.loop IS 'Which part: tick, expand, open, retain and others of the leader; heartbeat, listen and others of every process; read, dispatch, settle, sync and others of the owner of a target.';
+COMMENT ON COLUMN reconciler.failing_loops.target IS 'NULL: the part works for the whole process.';
+COMMENT ON COLUMN reconciler.failing_loops.leader IS 'The process leads: what fails in it concerns every target.';
+COMMENT ON COLUMN reconciler.failing_loops.error IS 'The last error, without values of rows.';
 
 CREATE VIEW reconciler.status AS
 SELECT t.name AS target,
     CASE
         WHEN NOT t.configured THEN 'unknown'
         WHEN t.paused_at IS NOT NULL THEN 'paused'
-        WHEN t.owner IS NULL OR t.lease_until < clock_timestamp() THEN 'unowned'
+        WHEN NOT reconciler.lease_lives(t.owner, t.lease_ttl) THEN 'unowned'
+        WHEN broke.error IS NOT NULL THEN 'error'
         WHEN t.circuit_open_since IS NOT NULL THEN 'down'
         WHEN t.guard_since IS NOT NULL OR l.stopped > 0 THEN 'held'
         WHEN l.failing + l.blocked > 0 THEN 'failing'
         WHEN t.draining THEN 'draining'
-        WHEN t.cursor_revision IS NULL OR t.cursor_revision < (SELECT s.floor_revision FROM reconciler.settings s) OR y.sync IS NOT NULL THEN 'syncing'
-        WHEN l.pending + l.held > 0 OR t.cursor_revision < newest.revision THEN 'pending'
+        WHEN c.revision IS NULL OR c.revision < (SELECT s.floor_revision FROM reconciler.settings s) OR y.sync IS NOT NULL THEN 'syncing'
+        WHEN l.pending + l.held > 0 OR c.revision < newest.revision THEN 'pending'
         ELSE 'ok'
     END AS state,
     t.driver, i.name AS owner, coalesce(l.objects, 0) AS objects, coalesce(l.applied, 0) AS applied, coalesce(l.pending, 0) AS pending,
     coalesce(l.failing, 0) AS failing, coalesce(l.blocked, 0) AS blocked, coalesce(l.held, 0) AS held,
-    CASE WHEN t.cursor_revision IS NOT NULL THEN greatest(newest.revision - t.cursor_revision, 0) END AS lag,
-    round(CASE WHEN t.cursor_revision IS NULL THEN NULL ELSE coalesce(extract(epoch FROM clock_timestamp() - missed.at), 0) END::numeric, 3)::double precision AS lag_seconds,
+    CASE WHEN c.revision IS NOT NULL THEN greatest(newest.revision - c.revision, 0) END AS lag,
+    round(CASE WHEN c.revision IS NULL THEN NULL ELSE coalesce(extract(epoch FROM clock_timestamp() - missed.at), 0) END::numeric, 3)::double precision AS lag_seconds,
     least(missed.at, (SELECT k.at FROM reconciler.ticks k WHERE k.revision >= l.oldest_revision ORDER BY k.revision LIMIT 1)) AS oldest_pending,
     done.finished_at AS last_sync, y.sync, reconciler.pause_text(t) AS paused,
     coalesce(reconciler.guard_text(t), CASE WHEN l.stopped > 0 THEN format('%s held; %s', reconciler.counted(l.stopped, 'delete'), reconciler.quote_call('approve', ARRAY[t.name])) END) AS guard,
     reconciler.circuit_text(t) AS circuit,
-    t.trouble, coalesce(t.circuit_error, l.error, broken.error) AS last_error
+    t.trouble, coalesce(broke.error, t.circuit_error, l.error, broken.error) AS last_error
 FROM reconciler.targets t
+CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c
 LEFT JOIN (SELECT max(k.revision) AS revision FROM reconciler.ticks k) AS newest ON true
-LEFT JOIN LATERAL (SELECT k.at FROM reconciler.ticks k WHERE k.revision > t.cursor_revision ORDER BY k.revision LIMIT 1) AS missed ON true
-LEFT JOIN reconciler.instances i ON i.id = t.owner AND t.lease_until >= clock_timestamp()
+LEFT JOIN LATERAL (SELECT k.at FROM reconciler.ticks k WHERE k.revision > c.revision ORDER BY k.revision LIMIT 1) AS missed ON true
+LEFT JOIN reconciler.instances i ON i.id = t.owner AND reconciler.lease_lives(t.owner, t.lease_ttl)
 LEFT JOIN (
     SELECT x.target_id, count(*) AS objects,
         count(*) FILTER (WHERE x.state = 'applied') AS applied, count(*) FILTER (WHERE x.state = 'pending') AS pending,
@@ -207,9 +229,14 @@ LEFT JOIN LATERAL (
         ELSE format('since %s: %s rows read, %s to apply, %s to delete%s', date_trunc('second', x.started_at), x.rows, x.upserts, x.tombstones,
                     ', at ' || x.at_resource || coalesce('/' || x.at_key, '')) END), '; ' ORDER BY x.state DESC, x.id) AS sync
     FROM reconciler.sync_runs x LEFT JOIN reconciler.resources r ON r.id = x.resource_id WHERE x.target_id = t.id AND x.state IN ('requested', 'running')
-) AS y ON true;
+) AS y ON true
+LEFT JOIN LATERAL (
+    SELECT format('%s of %s has been failing since %s: %s', f.loop, f.process, date_trunc('second', f.since), f.error) AS error
+    FROM reconciler.failing_loops f WHERE f.target = t.name AND f.instance = t.owner OR f.target IS NULL AND (f.instance = t.owner OR f.leader)
+    ORDER BY f.target IS NULL, f.since, f.loop LIMIT 1
+) AS broke ON true;
 COMMENT ON VIEW reconciler.status IS 'One row for each target: is everything there, and if not, what is in the way.';
-COMMENT ON COLUMN reconciler.status.state IS 'The first that is true of: unknown (in no running process''s config), paused, unowned (no process works on it), down (does not answer), held (waits for a person), failing, draining, syncing, pending, ok.';
+COMMENT ON COLUMN reconciler.status.state IS 'The first that is true of: unknown (in no running process''s config), paused, unowned (no process works on it), error (a part of its process fails again and again), down (does not answer), held (waits for a person), failing, draining, syncing, pending, ok.';
 COMMENT ON COLUMN reconciler.status.owner IS 'Process that works on the target.';
 COMMENT ON COLUMN reconciler.status.lag IS 'Revisions that are not recorded yet; NULL: no cursor, a full sync is due.';
 COMMENT ON COLUMN reconciler.status.lag_seconds IS 'Age of the oldest revision that is not recorded.';
@@ -219,9 +246,9 @@ COMMENT ON COLUMN reconciler.status.sync IS 'Syncs that run or wait, and how far
 COMMENT ON COLUMN reconciler.status.guard IS 'Deletes that wait for approve().';
 COMMENT ON COLUMN reconciler.status.circuit IS 'Since when the target does not answer.';
 COMMENT ON COLUMN reconciler.status.trouble IS 'What fails although every object is there: work that the driver does after its calls, such as a reload command.';
-COMMENT ON COLUMN reconciler.status.last_error IS 'Why the target does not answer, else the most frequent error of its objects, else of its last sync.';
+COMMENT ON COLUMN reconciler.status.last_error IS 'What fails in its process, else why the target does not answer, else the most frequent error of its objects, else of its last sync.';
 
 -- +goose Down
-DROP VIEW reconciler.status, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.syncs, reconciler.drift,
+DROP VIEW reconciler.status, reconciler.failing_loops, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.target_cursors, reconciler.syncs, reconciler.drift,
     reconciler.held, reconciler.failing, reconciler.objects;
 DROP FUNCTION reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;

@@ -149,6 +149,17 @@ END
 $$;
 
 -- approve lets the deletes pass that the guard holds now. Later ones are counted anew.
+CREATE FUNCTION reconciler.acknowledge(target text) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    t reconciler.targets := reconciler.named_target(acknowledge.target);
+BEGIN
+    UPDATE reconciler.targets x SET lost_at = NULL WHERE x.id = t.id AND x.lost_at IS NOT NULL;
+    RETURN CASE WHEN t.lost_at IS NULL THEN format('there was nothing to acknowledge of %s', t.name)
+        ELSE format('%s was compared with the rows', t.name) END;
+END
+$$;
+
 CREATE FUNCTION reconciler.approve(target text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -196,6 +207,7 @@ BEGIN
     DELETE FROM reconciler.ledger l WHERE l.target_id = t.id;
     GET DIAGNOSTICS n = ROW_COUNT;
     DELETE FROM reconciler.targets x WHERE x.id = t.id;
+    DELETE FROM reconciler.cursors c WHERE c.consumer = t.id;
     RETURN format('target %s is forgotten, with %s that it keeps', t.name, reconciler.counted(n, 'object'));
 END
 $$;
@@ -204,9 +216,10 @@ COMMENT ON FUNCTION reconciler.resync IS 'Has a target (NULL or ''*'': every one
 COMMENT ON FUNCTION reconciler.retry IS 'Has failing, blocked and waiting objects tried again now: one, all of a resource, or all of a target. Returns how many.';
 COMMENT ON FUNCTION reconciler.pause IS 'Stops all calls on a target. What changes meanwhile is noticed, and applied after resume().';
 COMMENT ON FUNCTION reconciler.resume IS 'Ends pause().';
+COMMENT ON FUNCTION reconciler.acknowledge IS 'Says that somebody has compared a target that cannot list with the rows, after a restore or a failover that lost commits.';
 COMMENT ON FUNCTION reconciler.approve IS 'Lets the deletes pass that the guard of a target holds now.';
 COMMENT ON FUNCTION reconciler.release IS 'Gives a target up. objects => ''keep'' forgets one that is in no running process''s config; ''delete'' has its objects deleted there.';
 
 -- +goose Down
-DROP FUNCTION reconciler.release, reconciler.approve, reconciler.resume, reconciler.pause, reconciler.retry, reconciler.resync,
+DROP FUNCTION reconciler.release, reconciler.acknowledge, reconciler.approve, reconciler.resume, reconciler.pause, reconciler.retry, reconciler.resync,
     reconciler.resource_names, reconciler.named_resource, reconciler.target_names, reconciler.named_target;

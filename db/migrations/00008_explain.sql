@@ -51,7 +51,7 @@ BEGIN
         RETURN format('it has %s columns (%s), joined by "/", with "\" before a "/" or "\" inside one', cardinality(r.key_columns), array_to_string(r.key_columns, ', '));
     END IF;
     FOR n IN 1..cardinality(r.key_columns) LOOP
-        EXECUTE format('SELECT %s', reconciler.key_value(quote_literal(parts[n]), r.key_types[n]::regtype));
+        EXECUTE format('SELECT %s', reconciler.key_value(quote_literal(parts[n]), r.key_types[n]));
     END LOOP;
     RETURN NULL;
 EXCEPTION WHEN data_exception OR integrity_constraint_violation THEN
@@ -62,7 +62,8 @@ $$;
 -- explain_row says what the user's row asks for now. wanted: whether a running row names the target; NULL when that
 -- cannot be said. It reads no spec: a viewer may not.
 CREATE FUNCTION reconciler.explain_row(r reconciler.resources, target_name text, key text, OUT sentence text, OUT wanted boolean)
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'iso_8601' SET extra_float_digits = 1
+SET bytea_output = 'hex' SET lc_monetary = 'C' SET lc_numeric = 'C' SET lc_time = 'C' SET quote_all_identifiers = off SET xmlbinary = 'base64' SET row_security = off AS $$
 DECLARE
     parts     text[] := reconciler.key_parts(explain_row.key, cardinality(r.key_columns));
     condition text;
@@ -79,7 +80,7 @@ BEGIN
         wanted := false;
         RETURN;
     END IF;
-    condition := (SELECT string_agg(format('v.key_%s = %s', n, reconciler.key_value(quote_literal(parts[n]), r.key_types[n]::regtype)), ' AND ' ORDER BY n)
+    condition := (SELECT string_agg(format('v.key_%s = %s', n, reconciler.key_value(quote_literal(parts[n]), r.key_types[n])), ' AND ' ORDER BY n)
                   FROM generate_subscripts(r.key_columns, 1) AS n);
     -- The text is compared too: '007' is a bigint, but no object's key.
     EXECUTE format('SELECT count(*), array_agg(v.target) FILTER (WHERE v.running), count(*) FILTER (WHERE v.running AND (v.target = $1 OR v.target IS NULL)) > 0 FROM reconciler.%I AS v WHERE %s AND v.key = $2',
@@ -107,6 +108,7 @@ LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     e    record;
     seen bigint;
+    c    reconciler.cursors := reconciler.cursor_of(t.id);
 BEGIN
     -- There is no index by object, so the search ends somewhere.
     SELECT x.xid, x.seq, x.key INTO e
@@ -119,13 +121,13 @@ BEGIN
         RETURN;
     END IF;
     seen := reconciler.revision_of(e.xid);
-    unread := seen IS NULL OR t.cursor_snapshot IS NULL OR NOT pg_visible_in_snapshot(e.xid, t.cursor_snapshot);
+    unread := seen IS NULL OR c.snapshot IS NULL OR NOT pg_visible_in_snapshot(e.xid, c.snapshot);
     sentence := format('Outbox: the newest change of %s is row %s, ', CASE WHEN e.key IS NULL THEN 'the whole resource' ELSE 'it' END, e.seq) || CASE
         WHEN seen IS NULL THEN 'which has no revision yet: the leader has not seen it.'
         ELSE format('revision %s, noticed at %s; ', seen, (SELECT date_trunc('second', at) FROM reconciler.ticks WHERE revision = seen)) || CASE
             WHEN t.id IS NULL THEN 'no target of this name reads it.'
-            WHEN t.cursor_revision IS NULL THEN format('%s has no cursor.', t.name)
-            WHEN unread THEN format('%s has not recorded it: its cursor is at revision %s.', t.name, t.cursor_revision)
+            WHEN c.revision IS NULL THEN format('%s has no cursor.', t.name)
+            WHEN unread THEN format('%s has not recorded it: its cursor is at revision %s.', t.name, c.revision)
             ELSE format('%s has recorded it.', t.name) END END;
 END
 $$;
@@ -134,11 +136,11 @@ $$;
 CREATE FUNCTION reconciler.leader_text() RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
-        WHEN l.owner IS NULL THEN 'No process is running: start `reconciler run`.'
-        WHEN l.lease_until < clock_timestamp() THEN format('No process is running: the last one was heard of at %s; start `reconciler run`.', date_trunc('second', l.lease_until))
+        WHEN b.at IS NULL THEN 'No process is running: start `reconciler run`.'
+        WHEN NOT reconciler.lease_lives(l.owner, l.lease_ttl) THEN format('No process is running: the last one was heard of at %s; start `reconciler run`.', date_trunc('second', b.at))
         ELSE format('Process %s leads.', coalesce(i.name, l.owner::text))
     END
-    FROM reconciler.leases l LEFT JOIN reconciler.instances i ON i.id = l.owner WHERE l.name = 'tick'
+    FROM reconciler.leases l CROSS JOIN LATERAL reconciler.last_beat(l.owner) AS b LEFT JOIN reconciler.instances i ON i.id = l.owner WHERE l.name = 'tick'
 $$;
 
 -- explain_target says what is in the way of a whole target; NULL for nothing.
@@ -148,12 +150,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHEN t.id IS NULL THEN format('no target is named %s. %s', quote_literal(target_name), reconciler.target_names())
         WHEN NOT t.configured THEN format('no running process has %s in its config.', t.name)
         WHEN t.paused_at IS NOT NULL THEN format('%s is %s.', t.name, reconciler.pause_text(t))
-        WHEN t.owner IS NULL OR t.lease_until < clock_timestamp() THEN format('no process works on %s. %s', t.name, reconciler.leader_text())
+        WHEN NOT reconciler.lease_lives(t.owner, t.lease_ttl) THEN format('no process works on %s. %s', t.name, reconciler.leader_text())
         WHEN t.circuit_open_since IS NOT NULL THEN format('%s %s.', t.name, reconciler.circuit_text(t))
         WHEN t.draining THEN format('all objects of %s are being deleted there, as release() asked.', t.name)
-        WHEN t.cursor_revision IS NULL THEN format('%s has no cursor: a full sync is due.', t.name)
-        WHEN t.cursor_revision < (SELECT s.floor_revision FROM reconciler.settings s) THEN format('%s was away longer than the outbox keeps changes: a full sync is due.', t.name)
+        WHEN c.revision IS NULL THEN format('%s has no cursor: a full sync is due.', t.name)
+        WHEN c.revision < (SELECT s.floor_revision FROM reconciler.settings s) THEN format('%s was away longer than the outbox keeps changes: a full sync is due.', t.name)
     END
+    FROM reconciler.cursor_of(t.id) AS c
 $$;
 
 -- explain_next says what will happen by itself, or what a person can do.
@@ -162,7 +165,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
         WHEN t.id IS NULL OR NOT t.configured THEN 'nothing, before a running process has this target in its config.'
         WHEN t.paused_at IS NOT NULL THEN format('nothing, before %s', reconciler.quote_call('resume', ARRAY[t.name]))
-        WHEN t.owner IS NULL OR t.lease_until < clock_timestamp() THEN 'nothing, before a process works on the target.'
+        WHEN NOT reconciler.lease_lives(t.owner, t.lease_ttl) THEN 'nothing, before a process works on the target.'
         WHEN l.held_by = 'guard' THEN format('nothing, before %s', reconciler.quote_call('approve', ARRAY[t.name]))
         WHEN l.held_by IN ('sync', 'batch') THEN 'it goes on when all deletes are counted.'
         WHEN l.held_by = 'gate' THEN 'it goes on when its rollout gets here.'
@@ -172,7 +175,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             date_trunc('second', l.next_attempt_at), reconciler.quote_call('retry', ARRAY[t.name, resource, l.key]))
         WHEN l.state IN ('pending', 'failing') THEN 'it is looked at as soon as a worker is free.'
         WHEN t.draining AND l.key IS NOT NULL THEN 'it is deleted there.'
-        WHEN t.cursor_revision IS NULL THEN 'the full sync looks at it.'
+        WHEN (reconciler.cursor_of(t.id)).revision IS NULL THEN 'the full sync looks at it.'
         WHEN unread THEN 'the target reads the change and looks at the row.'
         WHEN wanted IS NULL THEN 'its row cannot be read, so this cannot be said.'
         WHEN wanted AND l.state IS NULL OR NOT wanted AND l.wanted THEN format('no change of it was captured (were triggers off?); the next sync %s it; at once: %s',

@@ -40,9 +40,9 @@ CREATE FUNCTION reconciler.still_moving(only_target text, revision bigint, asked
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN
     RETURN EXISTS (
-        SELECT FROM reconciler.targets t
+        SELECT FROM reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c
         WHERE t.configured AND (only_target IS NULL OR t.name = only_target) AND (
-            t.cursor_revision IS NULL OR t.cursor_revision < still_moving.revision
+            c.revision IS NULL OR c.revision < still_moving.revision
             OR EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.state IN ('requested', 'running') AND reconciler.awaited(s, asked_at))
             OR t.paused_at IS NULL AND (
                 EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
@@ -55,7 +55,8 @@ $$;
 -- wanting is the name of a resource with a running row that names this target; NULL for none. A resource whose rows
 -- cannot be read counts: nobody can say that it wants nothing.
 CREATE FUNCTION reconciler.wanting(target_name text) RETURNS text
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'iso_8601' SET extra_float_digits = 1
+SET bytea_output = 'hex' SET lc_monetary = 'C' SET lc_numeric = 'C' SET lc_time = 'C' SET quote_all_identifiers = off SET xmlbinary = 'base64' SET row_security = off AS $$
 DECLARE
     resource text;
     wants    boolean;
@@ -74,12 +75,22 @@ BEGIN
 END
 $$;
 
+-- left_alone says whether an object is still not as its row asks that a sync has left as it is: no call for it was recorded since.
+CREATE FUNCTION reconciler.left_alone(d reconciler.drift_found) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT d.unapplied AND CASE WHEN d.kind = 'stale'
+        THEN EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = d.target_id AND l.resource_id = d.resource_id AND l.key = d.key AND l.present)
+        ELSE NOT EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = d.target_id AND l.resource_id = d.resource_id AND l.key = d.key AND l.state = 'applied'
+            AND l.applied_at >= coalesce((SELECT s.started_at FROM reconciler.sync_runs s WHERE s.id = d.sync_id), d.found_at)) END
+$$;
+
 -- not_applied lists what is not applied up to a revision, at most 100 rows, what may still move first.
 CREATE FUNCTION reconciler.not_applied(only_target text, revision bigint, asked_at timestamptz)
 RETURNS TABLE (target text, resource text, key text, state text, reason text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH t AS MATERIALIZED (
-        SELECT t, t.id, t.name, t.cursor_revision, t.paused_at, reconciler.explain_target(t, t.name) AS obstacle FROM reconciler.targets t
+        SELECT t, t.id, t.name, c.revision AS cursor_revision, t.paused_at, reconciler.explain_target(t, t.name) AS obstacle
+        FROM reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c
         WHERE t.configured AND (only_target IS NULL OR t.name = only_target)
     )
     SELECT f.target, f.resource, f.key, f.state, f.reason FROM (
@@ -98,9 +109,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             ORDER BY x.state IN ('pending', 'failing') DESC, x.resource_id, x.key LIMIT 100) AS l ON true
         JOIN reconciler.resources r ON r.id = l.resource_id
         UNION ALL
-        SELECT 4, n.name, w.resource, NULL, 'unknown', format('running rows name this target, and %s', reconciler.explain_target(n, n.name))
+        SELECT 4, t.name, r.name, d.key, 'reported', format('the sync of %s has only reported it (sync_mode: report); %s', to_char(d.found_at, 'HH24:MI:SS'), reconciler.quote_call('resync', ARRAY[t.name]))
+        FROM t JOIN LATERAL (SELECT x.* FROM reconciler.drift_found x WHERE x.target_id = t.id AND reconciler.left_alone(x) ORDER BY x.resource_id, x.key LIMIT 100) AS d ON true
+        JOIN reconciler.resources r ON r.id = d.resource_id
+        UNION ALL
+        SELECT 5, n.name, w.resource, NULL, 'unknown', format('running rows name this target, and %s', reconciler.explain_target(n, n.name))
         FROM reconciler.targets n CROSS JOIN LATERAL (SELECT reconciler.wanting(n.name) AS resource) AS w
         WHERE NOT n.configured AND only_target IS NULL AND w.resource IS NOT NULL
+        UNION ALL
+        SELECT 5, m.target, r.name, m.key, 'blocked', m.reason
+        FROM reconciler.misfits m JOIN reconciler.resources r ON r.id = m.resource_id WHERE only_target IS NULL OR m.target = only_target OR m.target IS NULL
     ) AS f
     ORDER BY f.rank, f.target, f.resource, f.key LIMIT 100
 $$;
@@ -125,7 +143,7 @@ BEGIN
     seen := pg_current_snapshot();
     LOOP
         upto := reconciler.covering_revision(seen);
-        IF upto IS NOT NULL AND NOT expanded AND (SELECT l.cursor_revision >= upto FROM reconciler.leases l WHERE l.name = 'tick') THEN
+        IF upto IS NOT NULL AND NOT expanded AND (reconciler.cursor_of(0)).revision >= upto THEN
             -- What came of changes of base tables is in the outbox now, and needs a revision of its own.
             expanded := true;
             seen := pg_current_snapshot();
@@ -184,6 +202,7 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.covering_revision IS 'Internal: the newest revision, if everything that a snapshot sees belongs to one.';
+COMMENT ON FUNCTION reconciler.left_alone IS 'Internal: whether an object is still as a sync in report mode has left it.';
 COMMENT ON FUNCTION reconciler.awaited IS 'Internal: whether wait() waits for a sync.';
 COMMENT ON FUNCTION reconciler.still_moving IS 'Internal: whether waiting can help.';
 COMMENT ON FUNCTION reconciler.not_applied IS 'Internal: what is not applied up to a revision.';
@@ -193,4 +212,4 @@ COMMENT ON FUNCTION reconciler.check_wait IS 'Internal: refuses to wait where it
 COMMENT ON FUNCTION reconciler.wait IS 'Returns without a row as soon as everything committed before the call is applied, everywhere or in one target. Else what is not and why, at most 100 rows: at the timeout, or at once when waiting cannot help.';
 
 -- +goose Down
-DROP FUNCTION reconciler.wait, reconciler.check_wait, reconciler.wait_for, reconciler.wanting, reconciler.not_applied, reconciler.still_moving, reconciler.awaited, reconciler.covering_revision;
+DROP FUNCTION reconciler.wait, reconciler.left_alone, reconciler.check_wait, reconciler.wait_for, reconciler.wanting, reconciler.not_applied, reconciler.still_moving, reconciler.awaited, reconciler.covering_revision;

@@ -23,7 +23,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT p.oid::regprocedure::text AS object, p.proname, p.provolatile,
             -- Generated functions are called by their owner's triggers alone.
             CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
-                 WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'release',
+                 WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'acknowledge', 'release',
                      'apply_pause', 'apply_stop', 'apply_start', 'apply_release', 'apply_cancel', 'apply_retry', 'begin_resync') THEN 'order'
                  WHEN p.proname = 'begin_apply' THEN 'begin'
                  WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify', 'set_applies') THEN 'define'
@@ -83,14 +83,20 @@ $$;
 -- grant gives a role the rights of a kind. It can be called again: after track() of another role, or after an upgrade.
 CREATE FUNCTION reconciler.grant(role_name name, kind text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    uncaptured text[] := ARRAY(SELECT f.resource FROM reconciler.failing_writes() AS f);
+    given      bigint;
 BEGIN
     PERFORM reconciler.check_grant("grant".role_name, "grant".kind);
     INSERT INTO reconciler.grants (role_name, kind) VALUES ("grant".role_name, "grant".kind) ON CONFLICT DO NOTHING;
-    RETURN format('%s is %s of reconciler: %s given', quote_ident("grant".role_name), "grant".kind, reconciler.counted(reconciler.give("grant".role_name, "grant".kind), 'right'));
+    given := reconciler.give("grant".role_name, "grant".kind);
+    -- What was not captured until now is found by a sync.
+    INSERT INTO reconciler.outbox (resource_id) SELECT r.id FROM reconciler.resources r WHERE r.name = ANY (uncaptured);
+    RETURN format('%s is %s of reconciler: %s given', quote_ident("grant".role_name), "grant".kind, reconciler.counted(given, 'right'));
 END
 $$;
 
--- revoke takes back the rights of a kind that no other kind of the role needs. It refuses what would make writes fail (I8).
+-- revoke takes back the rights of a kind that no other kind of the role needs. It refuses what would leave writes uncaptured.
 CREATE FUNCTION reconciler.revoke(role_name name, kind text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -106,7 +112,7 @@ BEGIN
     END LOOP;
     SELECT string_agg(f.resource, ', ' ORDER BY f.resource) INTO newly FROM reconciler.failing_writes() AS f WHERE f.resource <> ALL (failing);
     IF newly IS NOT NULL THEN
-        RAISE EXCEPTION 'role % must stay %: triggers of % run as it, and every write to their tables would fail', quote_ident("revoke".role_name), "revoke".kind, newly
+        RAISE EXCEPTION 'role % must stay %: triggers of % run as it, and would capture nothing', quote_ident("revoke".role_name), "revoke".kind, newly
             USING ERRCODE = 'dependent_objects_still_exist', HINT = 'Nothing was taken. First untrack() them, and let another definer track() them.';
     END IF;
     RETURN format('%s is no %s of reconciler any more', quote_ident("revoke".role_name), "revoke".kind);

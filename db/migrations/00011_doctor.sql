@@ -70,14 +70,47 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE NOT EXISTS (SELECT FROM old)
 $$;
 
+-- Who keeps old versions of rows from being removed, apart from the transactions that doctor_transactions names. Slots and
+-- standbys have no time of their own: theirs is that of the first revision which they may not have seen.
+CREATE FUNCTION reconciler.doctor_snapshots(older_than interval DEFAULT '5 minutes') RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH remote AS (
+        SELECT CASE WHEN s.xmin IS NULL THEN 'the catalogs'' rows' ELSE 'rows' END AS what, format('replication slot %L', s.slot_name) AS name, coalesce(s.xmin, s.catalog_xmin) AS xmin,
+            CASE WHEN NOT s.active THEN format('Start what reads it, or: SELECT pg_drop_replication_slot(%L);', s.slot_name)
+                WHEN s.xmin IS NULL THEN 'See why what reads it does not keep up.'
+                ELSE 'End the long transaction on the standby that uses it, or set hot_standby_feedback = off there.' END AS remedy
+        FROM pg_replication_slots s WHERE s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL AND s.database = current_database()
+        UNION ALL
+        SELECT 'rows', format('standby %s (%s)', coalesce(host(r.client_addr), 'on this machine'), coalesce(nullif(r.application_name, ''), 'unnamed')), r.backend_xmin,
+            'End the long transaction there, or set hot_standby_feedback = off there.'
+        FROM pg_stat_replication r WHERE r.backend_xmin IS NOT NULL
+    ), old AS (
+        SELECT format('pid %s (%s, user %s) has had a transaction open since %s that only reads', a.pid, coalesce(nullif(a.application_name, ''), 'unnamed'), a.usename, date_trunc('second', a.xact_start)) AS who,
+            'rows' AS what, format('End it, or: SELECT pg_terminate_backend(%s);', a.pid) AS remedy
+        FROM pg_stat_activity a
+        WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.backend_xid IS NULL AND a.pid <> pg_backend_pid()
+          AND a.backend_type NOT IN ('walsender', 'parallel worker', 'autovacuum worker') AND a.xact_start < clock_timestamp() - older_than
+        UNION ALL
+        SELECT format('%s has stood still since %s', r.name, date_trunc('second', k.at)), r.what, r.remedy
+        FROM remote r CROSS JOIN LATERAL (
+            SELECT k.at FROM reconciler.ticks k
+            WHERE pg_snapshot_xmax(k.snapshot)::text::bigint > pg_snapshot_xmax(pg_current_snapshot())::text::bigint - age(r.xmin) ORDER BY k.revision LIMIT 1) AS k
+        WHERE k.at < clock_timestamp() - older_than
+    )
+    SELECT 'old_snapshots', false, format('%s; PostgreSQL keeps every version of %s that was replaced since', o.who, o.what), o.remedy FROM old o
+    UNION ALL
+    SELECT 'old_snapshots', true, 'nothing that only reads keeps old versions of rows', NULL WHERE NOT EXISTS (SELECT FROM old)
+$$;
+
 CREATE FUNCTION reconciler.doctor_outbox() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH late AS (
         SELECT t.name, format('%s is behind the outbox since %s', t.name, date_trunc('second', k.at)) AS finding
-        FROM reconciler.targets t CROSS JOIN LATERAL (SELECT k.at FROM reconciler.ticks k WHERE k.revision > t.cursor_revision ORDER BY k.revision LIMIT 1) AS k
+        FROM reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c CROSS JOIN LATERAL (SELECT k.at FROM reconciler.ticks k WHERE k.revision > c.revision ORDER BY k.revision LIMIT 1) AS k
         WHERE t.configured AND k.at < clock_timestamp() - interval '5 minutes'
         UNION ALL
-        SELECT t.name, format('%s was away longer than the outbox keeps changes', t.name) FROM reconciler.targets t, reconciler.settings s WHERE t.configured AND t.cursor_revision < s.floor_revision
+        SELECT t.name, format('%s was away longer than the outbox keeps changes', t.name)
+        FROM reconciler.settings s, reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c WHERE t.configured AND c.revision < s.floor_revision
     )
     SELECT 'outbox', false, l.finding, format('SELECT * FROM reconciler.status WHERE target = %L;', l.name) FROM late l
     UNION ALL
@@ -87,17 +120,54 @@ $$;
 
 CREATE FUNCTION reconciler.doctor_processes() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT 'leader', l.lease_until >= clock_timestamp(), reconciler.leader_text(), CASE WHEN l.lease_until >= clock_timestamp() THEN NULL ELSE 'reconciler run' END
-    FROM (SELECT coalesce(x.lease_until, '-infinity') AS lease_until FROM reconciler.leases x WHERE x.name = 'tick') AS l
+    SELECT 'leader', l.lives, reconciler.leader_text(), CASE WHEN NOT l.lives THEN 'reconciler run' END
+    FROM (SELECT reconciler.lease_lives(x.owner, x.lease_ttl) AS lives FROM reconciler.leases x WHERE x.name = 'tick') AS l
     UNION ALL
     SELECT 'clock', latest <= clock_timestamp() + interval '1 minute',
         CASE WHEN latest <= clock_timestamp() + interval '1 minute' THEN 'nothing is dated in the future' ELSE format('the database wrote down times up to %s: its clock went back since', date_trunc('second', latest)) END,
-        CASE WHEN latest > clock_timestamp() + interval '1 minute' THEN 'Set the clock of the database server; leases and retries wait until it has caught up.' END
-    FROM (SELECT greatest((SELECT max(i.seen_at) FROM reconciler.instances i), (SELECT k.at FROM reconciler.ticks k ORDER BY k.revision DESC LIMIT 1), '-infinity')) AS c(latest)
+        CASE WHEN latest > clock_timestamp() + interval '1 minute' THEN 'Set the clock of the database server if it is wrong now. If it was ahead for a while, retries that were planned meanwhile wait until those times: retry() brings them forward.' END
+    FROM (SELECT greatest((SELECT max(b.at) FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b), (SELECT k.at FROM reconciler.ticks k ORDER BY k.revision DESC LIMIT 1), '-infinity')) AS c(latest)
     UNION ALL
     SELECT 'connections', most - used >= 10, format('%s of %s connections are in use', used, most), CASE WHEN most - used < 10 THEN 'Raise max_connections, or put a pooler before database_url.' END
     FROM (SELECT count(*) AS used, current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer AS most
           FROM pg_stat_activity WHERE backend_type = 'client backend') AS c
+$$;
+
+CREATE FUNCTION reconciler.doctor_loops() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH found AS (
+        SELECT format('%s of process %s has been failing since %s (%s times): %s', f.loop || coalesce(' of target ' || f.target, ''), f.process, date_trunc('second', f.since), f.failures, f.error) AS finding,
+            'Mend what the error says; it is tried again by itself. The log of the process has more.' AS remedy
+        FROM reconciler.failing_loops f
+        UNION ALL
+        -- A process that cannot write cannot say so here.
+        SELECT format('process %s has not been heard of since %s', i.name, date_trunc('second', coalesce(b.at, i.started_at))),
+            'See whether it runs and reaches this database; its log and /readyz say what fails. Remains of a process that is gone vanish by themselves once another one runs.'
+        FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b WHERE coalesce(b.at, i.started_at) < clock_timestamp() - interval '15 seconds'
+    )
+    SELECT 'loops', false, f.finding, f.remedy FROM found f
+    UNION ALL
+    SELECT 'loops', true, 'no part of a process fails again and again', NULL WHERE NOT EXISTS (SELECT FROM found)
+$$;
+
+-- Locks that keep the product from something, and who holds them.
+CREATE FUNCTION reconciler.doctor_locks() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH found AS (
+        -- A writer probes the lock for an instant; a session that does nothing while it has it is none.
+        SELECT format('pid %s (%s, user %s) holds the advisory lock of the sleeping leader: the leader polls, and changes cost it more', a.pid, coalesce(nullif(a.application_name, ''), 'unnamed'), a.usename) AS finding,
+            format('End it, or: SELECT pg_terminate_backend(%s);', a.pid) AS remedy
+        FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+        WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+            AND l.classid::bigint << 32 | l.objid::bigint = reconciler.sleep_lock() AND (l.mode = 'ExclusiveLock' OR a.state <> 'active')
+            AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE a.application_name = left(format('reconciler %s leader', i.name), 63))
+        UNION ALL
+        SELECT format('%s defines resources since %s: track() and its like wait', d.holder, date_trunc('second', d.since)), d.remedy
+        FROM reconciler.defining() AS d WHERE d.since < clock_timestamp() - interval '10 seconds' OR d.since IS NULL
+    )
+    SELECT 'locks', false, f.finding, f.remedy FROM found f
+    UNION ALL
+    SELECT 'locks', true, 'nobody holds a lock that others wait for', NULL WHERE NOT EXISTS (SELECT FROM found)
 $$;
 
 CREATE FUNCTION reconciler.doctor_targets() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
@@ -105,10 +175,19 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH found AS (
         SELECT t.name, f.*
         FROM reconciler.targets t CROSS JOIN LATERAL (
-            SELECT format('no process works on %s', t.name), format('Start `reconciler run` with %s in its config.', t.name) WHERE t.configured AND (t.owner IS NULL OR t.lease_until < clock_timestamp())
+            SELECT format('no process works on %s', t.name), format('Start `reconciler run` with %s in its config.', t.name) WHERE t.configured AND NOT reconciler.lease_lives(t.owner, t.lease_ttl)
             UNION ALL
             SELECT format('running rows of %s name target %s, which is in no running process''s config', w, t.name), format('Put %s into the config of a process, or correct the rows.', t.name)
             FROM reconciler.wanting(t.name) AS w WHERE NOT t.configured AND w IS NOT NULL
+            UNION ALL
+            SELECT format('%s has other options in process %s: what it has depends on which of them owns it', t.name, string_agg(o.process, ' than in process ' ORDER BY o.process)),
+                'Give it the same driver and options in every config, and restart the processes that have others.'
+            FROM (SELECT u.options, min(i.name) AS process FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b CROSS JOIN LATERAL unnest(i.targets, i.options) AS u(target, options)
+                  WHERE u.target = t.name AND u.options IS NOT NULL AND b.at > clock_timestamp() - interval '15 seconds' GROUP BY u.options) AS o HAVING count(*) > 1
+            UNION ALL
+            SELECT format('commits may have been lost when this database was restored or failed over at %s, and what they had created in %s stays there: it cannot say what it has', date_trunc('second', t.lost_at), t.name),
+                format('Compare it with the rows, and delete there what no row wants; then %s', reconciler.quote_call('acknowledge', ARRAY[t.name]))
+            WHERE t.configured AND t.lost_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.resource_id IS NULL AND s.state IN ('requested', 'running'))
             UNION ALL
             SELECT format('%s is in no running process''s config, and keeps %s', t.name, reconciler.counted(n, 'object')), reconciler.quote_call('release', ARRAY[t.name])
             FROM (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = t.id AND NOT t.configured) AS c(n) WHERE n > 0
@@ -116,6 +195,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             SELECT format('%s %s', t.name, reconciler.circuit_text(t)), 'Mend the target; calls go on by themselves when it answers.' WHERE t.circuit_open_since IS NOT NULL
             UNION ALL
             SELECT format('%s: %s', t.name, t.trouble), 'Mend it; it is tried again by itself.' WHERE t.trouble IS NOT NULL AND t.owner IS NOT NULL
+            UNION ALL
+            SELECT format('%s of %s are not as their rows ask: a sync has only reported them (sync_mode: report)', reconciler.counted(n, 'object'), t.name),
+                format('Look at SELECT * FROM reconciler.drift WHERE target = %L; then %s', t.name, reconciler.quote_call('resync', ARRAY[t.name]))
+            FROM (SELECT count(*) FROM (SELECT FROM reconciler.drift_found d WHERE d.target_id = t.id AND t.configured AND reconciler.left_alone(d) LIMIT 10000) AS x) AS c(n) WHERE n > 0
             UNION ALL
             SELECT format('the guard of %s holds %s', t.name, reconciler.counted(n, 'delete')), format('Look at SELECT * FROM reconciler.held WHERE target = %L; then %s', t.name, reconciler.quote_call('approve', ARRAY[t.name]))
             FROM (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by = 'guard') AS c(n) WHERE n > 0
@@ -130,15 +213,22 @@ $$;
 
 CREATE FUNCTION reconciler.doctor_objects() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    WITH blocked AS (
-        SELECT t.name AS target, r.name AS resource, count(*) AS n, min(l.key) AS key, (array_agg(l.last_error ORDER BY l.key))[1] AS error
+    WITH unwell AS (
+        SELECT t.name AS target, r.name AS resource, l.state, count(*) AS n, min(l.key) AS key, max(l.attempts) AS attempts, (array_agg(l.last_error ORDER BY l.key))[1] AS error
         FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.resources r ON r.id = l.resource_id
-        WHERE l.state = 'blocked' GROUP BY t.name, r.name
+        -- The first failure of an object is often its last.
+        WHERE l.state = 'blocked' OR l.state = 'failing' AND l.attempts > 1 GROUP BY t.name, r.name, l.state
     )
     SELECT 'objects', false, format('%s of %s blocked in %s, such as %s: %s', reconciler.counted(b.n, 'object'), b.resource, b.target, quote_literal(b.key), coalesce(b.error, 'no reason known')),
-        format('Correct the rows; or after mending what refused them: %s', reconciler.quote_call('retry', ARRAY[b.target, b.resource])) FROM blocked b
+        format('Correct the rows; or after mending what refused them: %s', reconciler.quote_call('retry', ARRAY[b.target, b.resource])) FROM unwell b WHERE b.state = 'blocked'
     UNION ALL
-    SELECT 'objects', true, 'no object is blocked', NULL WHERE NOT EXISTS (SELECT FROM blocked)
+    SELECT 'objects', false, format('%s of %s failing in %s after up to %s, such as %s: %s', reconciler.counted(f.n, 'object'), f.resource, f.target, reconciler.counted(f.attempts, 'attempt'), quote_literal(f.key), coalesce(f.error, 'no reason known')),
+        format('Mend what the error says; they are tried again by themselves. To have it now: %s', reconciler.quote_call('retry', ARRAY[f.target, f.resource])) FROM unwell f WHERE f.state = 'failing'
+    UNION ALL
+    SELECT 'objects', false, format('a running row of %s with key %s can be no object: %s', r.name, coalesce(quote_literal(m.key), 'NULL'), m.reason), 'Correct the row.'
+    FROM reconciler.misfits m JOIN reconciler.resources r ON r.id = m.resource_id
+    UNION ALL
+    SELECT 'objects', true, 'no object is blocked, none fails again and again', NULL WHERE NOT EXISTS (SELECT FROM unwell) AND NOT EXISTS (SELECT FROM reconciler.misfits)
 $$;
 
 CREATE FUNCTION reconciler.doctor_rights() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
@@ -158,8 +248,8 @@ $$;
 CREATE FUNCTION reconciler.doctor() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT * FROM reconciler.doctor_schema() UNION ALL SELECT * FROM reconciler.doctor_capture() UNION ALL SELECT * FROM reconciler.doctor_index()
-    UNION ALL SELECT * FROM reconciler.doctor_processes() UNION ALL SELECT * FROM reconciler.doctor_targets() UNION ALL SELECT * FROM reconciler.doctor_objects()
-    UNION ALL SELECT * FROM reconciler.doctor_outbox() UNION ALL SELECT * FROM reconciler.doctor_notify() UNION ALL SELECT * FROM reconciler.doctor_transactions()
+    UNION ALL SELECT * FROM reconciler.doctor_processes() UNION ALL SELECT * FROM reconciler.doctor_loops() UNION ALL SELECT * FROM reconciler.doctor_locks() UNION ALL SELECT * FROM reconciler.doctor_targets() UNION ALL SELECT * FROM reconciler.doctor_objects()
+    UNION ALL SELECT * FROM reconciler.doctor_outbox() UNION ALL SELECT * FROM reconciler.doctor_notify() UNION ALL SELECT * FROM reconciler.doctor_transactions() UNION ALL SELECT * FROM reconciler.doctor_snapshots()
     UNION ALL SELECT * FROM reconciler.doctor_rights()
 $$;
 -- +goose StatementEnd
@@ -168,10 +258,13 @@ COMMENT ON FUNCTION reconciler.doctor_capture IS 'Internal: triggers and views o
 COMMENT ON FUNCTION reconciler.doctor_index IS 'Internal: indexes that syncs lack.';
 COMMENT ON FUNCTION reconciler.doctor_notify IS 'Internal: NOTIFY queue and prepared transactions.';
 COMMENT ON FUNCTION reconciler.doctor_transactions IS 'Internal: transactions that have been open for long.';
+COMMENT ON FUNCTION reconciler.doctor_snapshots IS 'Internal: who keeps old versions of rows from being removed.';
 COMMENT ON FUNCTION reconciler.doctor_outbox IS 'Internal: size of the outbox and who is far behind.';
 COMMENT ON FUNCTION reconciler.doctor_processes IS 'Internal: leader, clock and connections.';
+COMMENT ON FUNCTION reconciler.doctor_loops IS 'Internal: parts of processes that fail again and again, and processes that say nothing.';
+COMMENT ON FUNCTION reconciler.doctor_locks IS 'Internal: locks that somebody holds and the product waits for.';
 COMMENT ON FUNCTION reconciler.doctor_targets IS 'Internal: what is in the way of targets.';
-COMMENT ON FUNCTION reconciler.doctor_objects IS 'Internal: blocked objects.';
+COMMENT ON FUNCTION reconciler.doctor_objects IS 'Internal: blocked and failing objects.';
 COMMENT ON FUNCTION reconciler.doctor_rights IS 'Internal: what the current role may do.';
 COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to go wrong. ok false: read finding, do what remedy says.';
 
@@ -179,5 +272,5 @@ COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to g
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.doctor, reconciler.doctor_rights, reconciler.doctor_objects, reconciler.doctor_targets, reconciler.doctor_processes, reconciler.doctor_outbox,
-    reconciler.doctor_transactions, reconciler.doctor_notify, reconciler.doctor_index, reconciler.doctor_capture, reconciler.doctor_schema;
+DROP FUNCTION reconciler.doctor, reconciler.doctor_rights, reconciler.doctor_objects, reconciler.doctor_targets, reconciler.doctor_locks, reconciler.doctor_loops, reconciler.doctor_processes, reconciler.doctor_outbox,
+    reconciler.doctor_snapshots, reconciler.doctor_transactions, reconciler.doctor_notify, reconciler.doctor_index, reconciler.doctor_capture, reconciler.doctor_schema;

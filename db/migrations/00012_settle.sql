@@ -13,16 +13,14 @@ CREATE FUNCTION reconciler.settle(
     called boolean[], matches text[],
     gone_resource_ids integer[], gone_keys text[],
     cursor_revision bigint, cursor_snapshot text, batch_revision bigint, batch_snapshot text, batch_xid text, batch_seq bigint,
-    count_guard boolean
+    count_guard boolean, passed bigint, passed_of bigint, guard_window double precision
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    paused boolean;
-BEGIN
-    PERFORM reconciler.fence(settle.target_id, settle.owner, settle.term);
     -- resume() locks the target too: what was found paused before and is recorded after it must not be held for ever.
-    SELECT t.paused_at IS NOT NULL INTO paused FROM reconciler.targets t WHERE t.id = settle.target_id;
+    paused boolean := reconciler.fence(settle.target_id, settle.owner, settle.term);
+BEGIN
     IF cardinality(settle.keys) > 0 THEN
         INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision,
             applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match)
@@ -36,12 +34,13 @@ BEGIN
         -- A resource that was untracked meanwhile has no ledger any more.
         WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
         ORDER BY n.resource_id, n.key COLLATE "C"
+        -- A call that was under way when untrack() ordered the delete does not undo that: the object is looked at once more.
         ON CONFLICT (target_id, resource_id, key) DO UPDATE SET
-            state = excluded.state, wanted = excluded.wanted, present = excluded.present,
+            state = CASE WHEN NOT l.wanted AND l.approved AND l.state = 'pending' AND excluded.wanted AND excluded.applied_at IS NOT NULL THEN l.state ELSE excluded.state END, wanted = excluded.wanted AND NOT (NOT l.wanted AND l.approved AND l.state = 'pending' AND excluded.wanted AND excluded.applied_at IS NOT NULL), present = excluded.present,
             desired_revision = greatest(l.desired_revision, excluded.desired_revision),
             applied_revision = coalesce(excluded.applied_revision, l.applied_revision),
             applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash, attempts = excluded.attempts, last_error = excluded.last_error,
-            held_by = excluded.held_by, approved = excluded.approved, next_attempt_at = excluded.next_attempt_at,
+            held_by = excluded.held_by, approved = excluded.approved OR (NOT l.wanted AND l.approved AND l.state = 'pending' AND excluded.wanted AND excluded.applied_at IS NOT NULL), next_attempt_at = CASE WHEN NOT l.wanted AND l.approved AND l.state = 'pending' AND excluded.wanted AND excluded.applied_at IS NOT NULL THEN clock_timestamp() ELSE excluded.next_attempt_at END,
             applied_at = coalesce(excluded.applied_at, l.applied_at), match = coalesce(excluded.match, l.match);
     END IF;
     IF cardinality(settle.gone_keys) > 0 THEN
@@ -49,15 +48,22 @@ BEGIN
         WHERE l.target_id = settle.target_id AND l.resource_id = g.resource_id AND l.key = g.key;
     END IF;
     IF settle.cursor_revision > 0 THEN
-        UPDATE reconciler.targets t SET cursor_revision = settle.cursor_revision, cursor_snapshot = settle.cursor_snapshot::pg_snapshot,
-            batch_revision = nullif(settle.batch_revision, 0), batch_snapshot = nullif(settle.batch_snapshot, '')::pg_snapshot,
-            batch_xid = nullif(settle.batch_xid, '')::xid8, batch_seq = CASE WHEN settle.batch_xid <> '' THEN settle.batch_seq END
-        WHERE t.id = settle.target_id;
+        PERFORM reconciler.write_cursor(settle.target_id, settle.cursor_revision, settle.cursor_snapshot::pg_snapshot, nullif(settle.batch_revision, 0),
+            nullif(settle.batch_snapshot, '')::pg_snapshot, nullif(settle.batch_xid, '')::xid8, CASE WHEN settle.batch_xid <> '' THEN settle.batch_seq END);
     END IF;
     IF settle.count_guard THEN
         PERFORM reconciler.count_guard(settle.target_id);
     END IF;
+    PERFORM reconciler.note_passed(settle.target_id, settle.passed, settle.passed_of, settle.guard_window) WHERE settle.passed > 0;
 END
+$$;
+
+-- note_passed remembers deletes that the guard let pass, for the next owner. What counts no longer goes elsewhere: here, dead
+-- rows would be walked each time.
+CREATE FUNCTION reconciler.note_passed(target_id integer, deletes bigint, objects bigint, guard_window double precision) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO reconciler.guard_passes (target_id, until, deletes, objects)
+    VALUES (note_passed.target_id, clock_timestamp() + make_interval(secs => note_passed.guard_window), note_passed.deletes, note_passed.objects)
 $$;
 
 -- count_guard writes down how many deletes the guard holds, for people to see.
@@ -75,7 +81,7 @@ END
 $$;
 
 -- decide_parked ends a count of deletes (held_by 'sync' or 'batch'): all of them go ahead, or all of them are held.
-CREATE FUNCTION reconciler.decide_parked(target_id integer, owner uuid, term bigint, parked_by text, allow boolean) RETURNS bigint
+CREATE FUNCTION reconciler.decide_parked(target_id integer, owner uuid, term bigint, parked_by text, allow boolean, counted boolean, objects bigint, guard_window double precision) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -86,15 +92,14 @@ BEGIN
         held_by = CASE WHEN NOT allow THEN 'guard' END, next_attempt_at = CASE WHEN allow THEN clock_timestamp() END, approved = allow
     WHERE l.target_id = decide_parked.target_id AND l.state = 'held' AND l.held_by = decide_parked.parked_by;
     GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM reconciler.note_passed(decide_parked.target_id, n, decide_parked.objects, decide_parked.guard_window) WHERE allow AND counted AND n > 0;
     PERFORM reconciler.count_guard(decide_parked.target_id);
     RETURN n;
 END
 $$;
 
 -- record_in_hand gives objects that do not settle soon their ledger row: the owner has them in hand and looks again
--- only after patience, a process that takes over does at once. Most of them still wait to be called, and those that the
--- ledger did not know are not in the target then: a row that goes meanwhile needs no delete. Of a call under way its
--- result says more; should that be lost, the target is not clean, and whatever is found then is deleted to be sure.
+-- only after patience, a process that takes over does at once. Those that the ledger did not know have not been called for.
 CREATE FUNCTION reconciler.record_in_hand(target_id integer, owner uuid, term bigint, resource_ids integer[], keys text[], patience interval) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -111,27 +116,29 @@ BEGIN
 END
 $$;
 
--- record_unknown gives objects that a sync is about to call for the first time their ledger row before it does. No event
--- names them, so should the process or the server be lost before the results are written, this row alone tells the next
--- owner of them: it is flushed. It returns how many rows are new.
-CREATE FUNCTION reconciler.record_unknown(target_id integer, owner uuid, term bigint, resource_id integer, keys text[], patience interval) RETURNS bigint
+-- record_first_calls gives objects their ledger row before the first call for them, in the transaction that has read their rows:
+-- whatever locks out the readers of these rows finds in the ledger all that may be called for. A key that is not unique is
+-- no object. It takes no lock on the target, where it would wait for results to be written: that a late row of a deposed
+-- owner asks to be looked at does no harm, and its calls end with its lease.
+-- The change that an object is called for was committed before its row, and no cursor has passed it: if a crash of the server
+-- takes the row, that change is read again and worked on whatever the ledger says. With flush, and where the cursor may
+-- have passed (there is a row, of an object in hand), the row outlives the crash by itself.
+CREATE FUNCTION reconciler.record_first_calls(target_id integer, owner uuid, term bigint, resource_id integer, keys text[], flush boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
-DECLARE
-    fresh bigint;
 BEGIN
-    PERFORM reconciler.fence(record_unknown.target_id, record_unknown.owner, record_unknown.term);
-    INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-    SELECT record_unknown.target_id, record_unknown.resource_id, k, 'pending', true, true, clock_timestamp() + record_unknown.patience
-    FROM unnest(record_unknown.keys) AS k
-    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = record_unknown.resource_id)
-    ORDER BY k COLLATE "C"
-    ON CONFLICT DO NOTHING;
-    GET DIAGNOSTICS fresh = ROW_COUNT;
-    IF fresh > 0 THEN
+    PERFORM FROM reconciler.targets t WHERE t.id = record_first_calls.target_id AND t.owner = record_first_calls.owner AND t.term = record_first_calls.term;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'target % was taken over by another process: term % is over', record_first_calls.target_id, record_first_calls.term USING ERRCODE = 'RC001';
+    END IF;
+    INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+    SELECT record_first_calls.target_id, record_first_calls.resource_id, k, 'pending', true, true, clock_timestamp() + interval '30 seconds'
+    FROM unnest(record_first_calls.keys) AS k GROUP BY k HAVING count(*) = 1 ORDER BY k COLLATE "C"
+    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = true, present = true, held_by = NULL, next_attempt_at = excluded.next_attempt_at
+    WHERE NOT l.present;
+    IF record_first_calls.flush THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
-    RETURN fresh;
 END
 $$;
 
@@ -142,9 +149,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM reconciler.fence(start_cursor.target_id, start_cursor.owner, start_cursor.term);
-    UPDATE reconciler.targets t SET cursor_revision = start_cursor.revision, cursor_snapshot = start_cursor.snapshot::pg_snapshot,
-        batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL
-    WHERE t.id = start_cursor.target_id;
+    PERFORM reconciler.write_cursor(start_cursor.target_id, start_cursor.revision, start_cursor.snapshot::pg_snapshot);
     PERFORM reconciler.require_sync(start_cursor.target_id, 'first', true);
 END
 $$;
@@ -157,12 +162,15 @@ CREATE FUNCTION reconciler.raise_cursor(target_id integer, owner uuid, term bigi
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
+    c      reconciler.cursors;
     raised bigint;
 BEGIN
     PERFORM reconciler.fence(raise_cursor.target_id, raise_cursor.owner, raise_cursor.term);
-    UPDATE reconciler.targets t SET cursor_revision = greatest(t.cursor_revision, s.floor_revision),
-        batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL
-    FROM reconciler.settings s WHERE t.id = raise_cursor.target_id AND t.cursor_revision IS NOT NULL RETURNING t.cursor_revision INTO raised;
+    c := reconciler.cursor_of(raise_cursor.target_id);
+    IF c.revision IS NOT NULL THEN
+        raised := greatest(c.revision, (SELECT s.floor_revision FROM reconciler.settings s));
+        PERFORM reconciler.write_cursor(raise_cursor.target_id, raised, c.snapshot);
+    END IF;
     PERFORM reconciler.require_sync(raise_cursor.target_id, 'retention', false);
     RETURN coalesce(raised, 0);
 END
@@ -174,20 +182,21 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO reconciler.sync_runs (target_id, reason, verify) VALUES (require_sync.target_id, require_sync.reason, require_sync.verify)
     ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested' DO UPDATE
     -- wait() does not wait for a mere check at an interval, but for this one.
-    SET reason = excluded.reason, mode = 'repair', verify = sync_runs.verify OR excluded.verify, not_before = NULL
+    SET reason = CASE sync_runs.reason WHEN 'resync' THEN 'resync' ELSE excluded.reason END, mode = 'repair', verify = sync_runs.verify OR excluded.verify, not_before = NULL
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.record_in_hand IS 'Internal: gives objects that do not settle soon their ledger row.';
-COMMENT ON FUNCTION reconciler.record_unknown IS 'Internal: gives objects that a sync is about to call for the first time their ledger row.';
+COMMENT ON FUNCTION reconciler.record_first_calls IS 'Internal: gives objects that are about to be called for the first time their ledger row.';
 COMMENT ON FUNCTION reconciler.start_cursor IS 'Internal: gives a target its first cursor and asks for the full sync that goes with it.';
 COMMENT ON FUNCTION reconciler.raise_cursor IS 'Internal: takes a cursor that fell below the floor up to it and asks for the full sync that goes with that.';
 COMMENT ON FUNCTION reconciler.require_sync IS 'Internal: asks for a full sync without which a target may lack something.';
 COMMENT ON FUNCTION reconciler.settle IS 'Internal: an owner records the results of its calls and its cursor.';
 COMMENT ON FUNCTION reconciler.count_guard IS 'Internal: counts the deletes that the guard holds.';
+COMMENT ON FUNCTION reconciler.note_passed IS 'Internal: remembers deletes that the guard let pass.';
 COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes go ahead, or holds them.';
 
 -- Functions are for the roles that grant() names, not for everybody.
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.record_in_hand, reconciler.record_unknown, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.decide_parked, reconciler.count_guard, reconciler.settle;
+DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.decide_parked, reconciler.count_guard, reconciler.settle, reconciler.note_passed;

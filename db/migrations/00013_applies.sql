@@ -12,7 +12,7 @@ CREATE TABLE reconciler.applies (
     on_failure    text NOT NULL CHECK (on_failure IN ('halt', 'continue', 'pause')),
     strategy      text NOT NULL CHECK (strategy IN ('rolling', 'parallel', 'waves')),
     waves         jsonb CHECK (jsonb_typeof(waves) = 'array'),
-    soak          interval NOT NULL CHECK (soak >= '0'),
+    soak          interval NOT NULL CHECK (soak BETWEEN '0' AND '1 year'),
     attempts      integer NOT NULL CHECK (attempts BETWEEN 1 AND 1000),
     labels        jsonb NOT NULL CHECK (jsonb_typeof(labels) = 'object'),
     automatic     boolean NOT NULL DEFAULT false,
@@ -252,7 +252,7 @@ BEGIN
         RAISE EXCEPTION '% is NULL', CASE WHEN set_applies.resource IS NULL THEN 'resource' ELSE 'enabled' END USING ERRCODE = 'null_value_not_allowed';
     END IF;
     -- A track() at the same time would generate code for the other setting.
-    PERFORM pg_advisory_xact_lock(reconciler.sleep_lock() + 1);
+    PERFORM reconciler.lock_definitions();
     SELECT * INTO r FROM reconciler.resources x WHERE x.id = reconciler.named_resource(set_applies.resource);
     PERFORM reconciler.check_owner(r.id);
     IF r.removed_at IS NOT NULL THEN
@@ -312,8 +312,10 @@ BEGIN
         WHEN on_failure IS NULL OR on_failure NOT IN ('halt', 'continue', 'pause') THEN format('on_failure must be ''halt'', ''continue'' or ''pause'', not %s', quote_nullable(on_failure))
         WHEN strategy IS NULL OR strategy NOT IN ('rolling', 'parallel', 'waves') THEN format('strategy must be ''rolling'', ''parallel'' or ''waves'', not %s', quote_nullable(strategy))
         WHEN strategy = 'waves' AND waves IS NULL THEN 'strategy ''waves'' needs waves, such as ''[["eu"], ["us", "asia"]]'''
-        WHEN soak IS NULL OR soak < '0' THEN format('soak must be an interval of zero or more, not %s', quote_nullable(soak::text))
+        WHEN soak IS NULL OR soak NOT BETWEEN '0' AND '1 year' THEN format('soak must be an interval from zero to a year, not %s', quote_nullable(soak::text))
         WHEN attempts IS NULL OR attempts NOT BETWEEN 1 AND 1000 THEN format('attempts must be 1 to 1000, not %s', coalesce(attempts::text, 'NULL'))
+        WHEN octet_length(labels::text) > 65536 THEN format('labels must have at most 65536 bytes, not %s', octet_length(labels::text))
+        WHEN octet_length(waves::text) > 1048576 THEN format('waves must have at most 1048576 bytes, not %s', octet_length(waves::text))
         WHEN jsonb_typeof(labels) <> 'object' THEN format('labels must be a JSON object, not %s', labels) END;
     IF wrong IS NULL AND waves IS NOT NULL THEN
         wrong := CASE
@@ -629,7 +631,8 @@ END
 $$;
 
 -- unopened_keys are the objects of a resource that applies have changed which are not open yet: whether they may be touched
--- is not known. NULL: it may be any of them. The question is asked in the statement that reads the rows, and answered as of it.
+-- is not known. NULL: it may be any of them. A resource that no such apply has changed has none, however much is changed elsewhere.
+-- The question is asked in the statement that reads the rows, and answered as of it.
 CREATE FUNCTION reconciler.unopened_keys(resource_id integer) RETURNS text[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
@@ -642,12 +645,15 @@ BEGIN
         SELECT i.* FROM reconciler.applies a CROSS JOIN LATERAL unnest(a.xids) AS x CROSS JOIN LATERAL (
             SELECT y.resource_id, y.key, y.dependency_id FROM reconciler.outbox y WHERE y.xid = x ORDER BY y.xid, y.seq LIMIT most + 1) AS i
         WHERE a.opened_at IS NULL AND a.strategy <> 'parallel' LIMIT most + 1) AS o;
-    RETURN CASE WHEN n.rows > most OR n.any_key THEN NULL ELSE coalesce(n.keys, '{}') END;
+    IF n.rows > most THEN
+        RETURN CASE WHEN n.keys IS NULL AND NOT EXISTS (
+            SELECT FROM reconciler.applies a CROSS JOIN LATERAL unnest(a.xids) AS x CROSS JOIN LATERAL (
+                SELECT FROM reconciler.outbox y WHERE y.xid = x AND y.resource_id = unopened_keys.resource_id LIMIT 1) AS i
+            WHERE a.opened_at IS NULL AND a.strategy <> 'parallel') THEN '{}'::text[] END;
+    END IF;
+    RETURN CASE WHEN n.any_key THEN NULL ELSE coalesce(n.keys, '{}') END;
 END
 $$;
-
--- open_lock keeps open_apply and apply_retry apart: both make tasks govern objects. Whoever opens only tries it.
-CREATE FUNCTION reconciler.open_lock() RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$ SELECT 7165064744911531380 $$;
 
 -- open_apply writes down operations and tasks of an apply, at most so many outbox rows at once, and says whether it is
 -- open. The leader calls it until it is, a piece in each transaction; it waits for no lock, and then says no.
@@ -662,9 +668,6 @@ DECLARE
     touched bigint[];
 BEGIN
     PERFORM reconciler.fence_leader(open_apply.owner, open_apply.term);
-    IF NOT pg_try_advisory_xact_lock(reconciler.open_lock()) THEN
-        RETURN false;
-    END IF;
     SELECT * INTO a FROM reconciler.applies x WHERE x.id = open_apply.apply_id FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN NOT EXISTS (SELECT FROM reconciler.applies x WHERE x.id = open_apply.apply_id); -- somebody holds it, or it is gone
@@ -696,14 +699,12 @@ BEGIN
             END IF;
             PERFORM reconciler.supersede(touched, n.target_ids, n.resource_ids, n.keys, n.seqs);
         END IF;
-        -- A key that the ledger cannot hold is blocked there under a shortened one: no call is ever made for it.
+        -- A key that the ledger cannot hold comes shortened, as unfit() has it: no call is ever made for it.
         INSERT INTO reconciler.tasks AS k (operation_id, target_id, resource_id, key, seq, revision, state, governs, settled_at, error)
         SELECT y.operation_id, y.target_id, y.resource_id, y.key, y.seq, open_apply.revision,
             CASE WHEN y.long THEN 'failed' WHEN y.late THEN 'superseded' ELSE 'pending' END, NOT (y.long OR y.late),
             CASE WHEN y.long OR y.late THEN clock_timestamp() END, CASE WHEN y.long THEN 'its key is longer than 2000 bytes' END
-        FROM (SELECT o.id AS operation_id, x.target_id, x.resource_id, x.seq, octet_length(x.key) > 2000 AS long,
-                CASE WHEN octet_length(x.key) > 2000 THEN left(x.key, 100) || '... (sha256 ' || encode(sha256(convert_to(x.key, 'UTF8')), 'hex') || ')' ELSE x.key END AS key,
-                g.operation_id IS NOT NULL AS late
+        FROM (SELECT o.id AS operation_id, x.target_id, x.resource_id, x.seq, x.key, x.key ~ '\.\.\. \(sha256 [0-9a-f]{64}\)$' AS long, g.operation_id IS NOT NULL AS late
               FROM unnest(n.target_ids, n.targets, n.resource_ids, n.keys, n.seqs) AS x(target_id, target, resource_id, key, seq)
               CROSS JOIN LATERAL (SELECT p.id FROM reconciler.operations p WHERE p.apply_id = a.id AND p.target = x.target OFFSET 0) AS o
               LEFT JOIN LATERAL (SELECT k.operation_id FROM reconciler.tasks k
@@ -731,10 +732,12 @@ END
 $$;
 
 -- open_applies opens applies one after the other until patience is over, in one transaction, which is what an apply costs
--- most. It says how many are open, from the first one on; the next one is in somebody's way, is large, or is to come.
+-- most. It says how many are open, from the first one on; the next one is in somebody's way, is large, or is to come. Whoever
+-- tries an apply again makes tasks govern objects, too, and the index of these lets only one of them: what a transaction that is
+-- open has written is waited for no longer than the heartbeat can bear, whose row is held here.
 -- Every lookup is by key, so plans that are made once serve small applies and large ones, and to make one takes longer than to use it.
 CREATE FUNCTION reconciler.open_applies(owner uuid, term bigint, apply_ids bigint[], revision bigint, max_rows integer, patience interval) RETURNS integer
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     until timestamptz := clock_timestamp() + patience;
     opened integer := 0;
@@ -782,7 +785,7 @@ $$;
 
 -- fail_apply opens an apply that cannot be opened, as failed. It holds nothing: a gate must not become a stall.
 CREATE FUNCTION reconciler.fail_apply(owner uuid, term bigint, apply_id bigint, reason text) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $$
 DECLARE
     a reconciler.applies;
 BEGIN
@@ -1014,7 +1017,6 @@ $$;
 -- +goose StatementEnd
 CREATE TRIGGER leave_applies BEFORE DELETE ON reconciler.targets FOR EACH ROW EXECUTE FUNCTION reconciler.leave_applies();
 COMMENT ON FUNCTION reconciler.apply_objects IS 'Internal: the objects that outbox rows of an apply name.';
-COMMENT ON FUNCTION reconciler.open_lock IS 'Internal: advisory lock of whoever makes tasks govern objects.';
 COMMENT ON FUNCTION reconciler.unopened_keys IS 'Internal: objects of a resource that applies have changed which are not open yet; NULL: perhaps all.';
 COMMENT ON FUNCTION reconciler.open_applies IS 'Internal: the leader opens several applies.';
 COMMENT ON FUNCTION reconciler.open_apply IS 'Internal: the leader writes down operations and tasks of an apply.';
@@ -1142,7 +1144,7 @@ $$;
 CREATE FUNCTION reconciler.close_gates(apply_id bigint) RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     UPDATE reconciler.operations o SET is_open = false,
-        state = CASE WHEN EXISTS (SELECT FROM reconciler.targets t WHERE t.id = o.target_id AND t.owner IS NOT NULL AND t.lease_until > clock_timestamp()) THEN 'stopping' ELSE 'stopped' END
+        state = CASE WHEN EXISTS (SELECT FROM reconciler.targets t WHERE t.id = o.target_id AND reconciler.lease_lives(t.owner, t.lease_ttl)) THEN 'stopping' ELSE 'stopped' END
     WHERE o.apply_id = close_gates.apply_id AND o.state = 'running'
 $$;
 
@@ -1224,7 +1226,6 @@ DECLARE
     ids bigint[];
     n   bigint;
 BEGIN
-    PERFORM pg_advisory_xact_lock(reconciler.open_lock());
     a := reconciler.named_apply(apply);
     IF apply_retry.target IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target = apply_retry.target) THEN
         RAISE EXCEPTION 'apply % has nothing to do with target %', a.id, quote_literal(apply_retry.target) USING ERRCODE = 'undefined_object',
@@ -1237,21 +1238,32 @@ BEGIN
     IF ids = '{}' THEN
         RETURN format('nothing of apply %s has failed%s', a.id, ' in ' || apply_retry.target);
     END IF;
-    WITH again AS (
-        UPDATE reconciler.tasks k SET attempts = 0, error = NULL, state = CASE WHEN newer.found THEN 'superseded' ELSE 'pending' END, governs = NOT newer.found,
-            settled_at = CASE WHEN newer.found THEN k.settled_at END
-        FROM (SELECT f.operation_id, f.resource_id, f.key, EXISTS (SELECT FROM reconciler.tasks g WHERE g.target_id = f.target_id AND g.resource_id = f.resource_id AND g.key = f.key AND g.seq > f.seq) AS found
-              FROM reconciler.tasks f WHERE f.operation_id = ANY (ids) AND f.state = 'failed' AND octet_length(f.key) <= 2000) AS newer
-        WHERE k.operation_id = newer.operation_id AND k.resource_id = newer.resource_id AND k.key = newer.key
-        RETURNING k.operation_id, k.state
-    ), counted AS (
-        SELECT g.operation_id, count(*) AS n, count(*) FILTER (WHERE g.state = 'superseded') AS superseded FROM again g GROUP BY 1
-    ), written AS (
-        UPDATE reconciler.operations o SET failed = o.failed - c.n, superseded = o.superseded + c.superseded, error = NULL,
-            state = CASE o.state WHEN 'failed' THEN 'pending' ELSE o.state END, is_open = o.state = 'running', term = NULL, done = false, completed_at = NULL
-        FROM counted c WHERE o.id = c.operation_id RETURNING c.n
-    )
-    SELECT coalesce(sum(w.n), 0) INTO n FROM written w;
+    -- The leader may open an apply at this moment that has the same objects. Its tasks are not seen before they are committed,
+    -- and the index of what governs an object lets only one of both: then look again.
+    FOR look IN 1..10 LOOP
+        BEGIN
+            WITH again AS (
+                UPDATE reconciler.tasks k SET attempts = 0, error = NULL, state = CASE WHEN newer.found THEN 'superseded' ELSE 'pending' END, governs = NOT newer.found,
+                    settled_at = CASE WHEN newer.found THEN k.settled_at END
+                FROM (SELECT f.operation_id, f.resource_id, f.key, EXISTS (SELECT FROM reconciler.tasks g WHERE g.target_id = f.target_id AND g.resource_id = f.resource_id AND g.key = f.key AND g.seq > f.seq) AS found
+                      FROM reconciler.tasks f WHERE f.operation_id = ANY (ids) AND f.state = 'failed' AND octet_length(f.key) <= 2000) AS newer
+                WHERE k.operation_id = newer.operation_id AND k.resource_id = newer.resource_id AND k.key = newer.key
+                RETURNING k.operation_id, k.state
+            ), counted AS (
+                SELECT g.operation_id, count(*) AS n, count(*) FILTER (WHERE g.state = 'superseded') AS superseded FROM again g GROUP BY 1
+            ), written AS (
+                UPDATE reconciler.operations o SET failed = o.failed - c.n, superseded = o.superseded + c.superseded, error = NULL,
+                    state = CASE o.state WHEN 'failed' THEN 'pending' ELSE o.state END, is_open = o.state = 'running', term = NULL, done = false, completed_at = NULL
+                FROM counted c WHERE o.id = c.operation_id RETURNING c.n
+            )
+            SELECT coalesce(sum(w.n), 0) INTO n FROM written w;
+            EXIT;
+        EXCEPTION WHEN unique_violation THEN
+            IF look = 10 THEN
+                RAISE;
+            END IF;
+        END;
+    END LOOP;
     UPDATE reconciler.operations o SET state = 'pending', is_open = false, done = false, error = NULL, completed_at = NULL WHERE o.apply_id = a.id AND o.state = 'halted';
     UPDATE reconciler.applies x SET resumed_at = clock_timestamp() WHERE x.id = a.id;
     PERFORM reconciler.note_apply(a.id, 'retry', reason, target => apply_retry.target);
@@ -1372,7 +1384,7 @@ DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
     reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.turns, reconciler.fail_apply, reconciler.supersede,
-    reconciler.unopened_keys, reconciler.open_applies, reconciler.open_apply, reconciler.open_lock, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
+    reconciler.unopened_keys, reconciler.open_applies, reconciler.open_apply, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
     reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_text, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;
 DROP TABLE reconciler.apply_events, reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;

@@ -1,13 +1,26 @@
 -- name: InstanceRegister :exec
-INSERT INTO reconciler.instances (id, name, version, targets)
-VALUES (sqlc.arg(id)::uuid, sqlc.arg(name)::text, sqlc.arg(version)::text, sqlc.arg(targets)::text[])
-ON CONFLICT (id) DO UPDATE SET name = excluded.name, version = excluded.version, targets = excluded.targets,
-    started_at = clock_timestamp(), seen_at = clock_timestamp();
+INSERT INTO reconciler.instances (id, name, version, targets, options)
+VALUES (sqlc.arg(id)::uuid, sqlc.arg(name)::text, sqlc.arg(version)::text, sqlc.arg(targets)::text[], sqlc.arg(options)::text[])
+ON CONFLICT (id) DO UPDATE SET name = excluded.name, version = excluded.version, targets = excluded.targets, options = excluded.options, started_at = clock_timestamp();
 
 -- name: InstanceRemove :exec
 -- Others plan without this process from here on.
-WITH removed AS (DELETE FROM reconciler.instances WHERE id = sqlc.arg(id)::uuid RETURNING id)
+WITH removed AS (DELETE FROM reconciler.instances WHERE id = sqlc.arg(id)::uuid RETURNING id),
+     silent AS (DELETE FROM reconciler.heartbeats WHERE instance = sqlc.arg(id)::uuid)
 SELECT pg_notify('reconciler_control', '')::text AS told FROM removed;
+
+-- name: InstancesForget :exec
+-- Removes processes that this one has not heard of for long. One that has sent a heartbeat meanwhile stays.
+WITH silent AS (
+    SELECT unnest(sqlc.arg(ids)::uuid[]) AS id, unnest(sqlc.arg(beats)::bigint[]) AS beat
+), gone AS (
+    DELETE FROM reconciler.instances WHERE id IN (
+        SELECT i.id FROM reconciler.instances i JOIN silent s ON s.id = i.id CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b
+        WHERE coalesce(b.beat, 0) = s.beat
+        FOR UPDATE OF i SKIP LOCKED)
+    RETURNING id
+)
+DELETE FROM reconciler.heartbeats h USING gone WHERE h.instance = gone.id;
 
 -- name: TargetsInsert :exec
 -- Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it.
@@ -17,114 +30,82 @@ WHERE NOT EXISTS (SELECT FROM reconciler.targets t WHERE t.name = n.name)
 ORDER BY n.name
 ON CONFLICT (name) DO NOTHING;
 
--- name: TargetsDescribe :exec
--- Writes what the config says where the row says otherwise. -1 stands for no limit.
+-- name: TargetsDescribe :one
+-- Writes what the config says where the row says otherwise. -1 stands for no limit. It returns how many rows are locked by
+-- somebody, and have to be written later.
 WITH said AS (
     SELECT u.name, u.driver, nullif(u.max_deletes, -1) AS max_deletes, nullif(u.max_fraction, -1) AS max_fraction
     FROM (SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(drivers)::text[]) AS driver,
                  unnest(sqlc.arg(max_deletes)::bigint[]) AS max_deletes, unnest(sqlc.arg(max_fractions)::float8[]) AS max_fraction) AS u
-), locked AS (
+), other AS (
     SELECT t.id, s.driver, s.max_deletes, s.max_fraction
     FROM reconciler.targets t JOIN said s ON s.name = t.name
     WHERE NOT t.configured OR t.driver IS DISTINCT FROM s.driver
        OR t.max_deletes IS DISTINCT FROM s.max_deletes OR t.max_fraction IS DISTINCT FROM s.max_fraction
-    ORDER BY t.name FOR NO KEY UPDATE OF t
+), written AS (
+    UPDATE reconciler.targets t
+    SET configured = true, driver = o.driver, max_deletes = o.max_deletes, max_fraction = o.max_fraction
+    FROM other o WHERE t.id = o.id AND t.id IN (SELECT f.id FROM reconciler.targets f JOIN other USING (id) FOR NO KEY UPDATE OF f SKIP LOCKED)
+    RETURNING t.id
 )
-UPDATE reconciler.targets t
-SET configured = true, driver = l.driver, max_deletes = l.max_deletes, max_fraction = l.max_fraction
-FROM locked l WHERE t.id = l.id;
+SELECT ((SELECT count(*) FROM other) - (SELECT count(*) FROM written))::bigint AS locked;
 
 -- name: LeaseHeartbeat :many
--- The whole heartbeat in one statement: this process is seen, its leases are renewed, dead processes are removed, and
--- everything that the sharing out needs is read, as of the beginning of the statement. Time is the server's
--- clock_timestamp(), here as everywhere: now() stands still in a transaction, and the clock of a client may be wrong.
--- Locked rows are skipped: one that somebody holds (a person's open transaction with pause(), say) must not hold up the
--- others. A row with renewed = false that still names this process was locked. remaining is how long the lease still
--- lives, or the process still counts as live.
-WITH me AS (
-    INSERT INTO reconciler.instances (id, name, version, targets)
-    VALUES (sqlc.arg(instance)::uuid, sqlc.arg(instance_name)::text, sqlc.arg(version)::text, sqlc.arg(listed)::text[])
-    ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), targets = excluded.targets
-), gone AS (
-    DELETE FROM reconciler.instances WHERE id IN (
-        SELECT i.id FROM reconciler.instances i
-        WHERE i.seen_at < clock_timestamp() - sqlc.arg(gone_after)::interval AND i.id <> sqlc.arg(instance)::uuid
-        FOR UPDATE SKIP LOCKED)
-), held AS (
-    SELECT unnest(sqlc.arg(held_names)::text[]) AS name, unnest(sqlc.arg(held_terms)::bigint[]) AS term,
-           unnest(sqlc.arg(held_ttls)::interval[]) AS ttl
-), locked AS (
-    SELECT t.id, h.ttl FROM reconciler.targets t JOIN held h ON h.name = t.name AND h.term = t.term
-    WHERE t.owner = sqlc.arg(instance)::uuid
-    FOR NO KEY UPDATE OF t SKIP LOCKED
-), renewed AS (
-    UPDATE reconciler.targets t SET lease_until = clock_timestamp() + l.ttl FROM locked l WHERE t.id = l.id RETURNING t.id
-), led AS (
-    UPDATE reconciler.leases SET lease_until = clock_timestamp() + sqlc.arg(leader_ttl)::interval
-    WHERE name IN (
-        SELECT l.name FROM reconciler.leases l
-        WHERE l.name = 'tick' AND l.owner = sqlc.arg(instance)::uuid AND l.term = sqlc.arg(leader_term)::bigint
-        FOR NO KEY UPDATE SKIP LOCKED)
-    RETURNING name
+-- The whole heartbeat in one statement: this process is seen, everything that it owns is renewed, and what the sharing out
+-- needs is read, as of the beginning of the statement. It waits for nobody's lock. Times are the server's clock_timestamp():
+-- now() stands still in a transaction. They only serve to see how that clock runs beside the one of this process.
+WITH sent AS MATERIALIZED (
+    SELECT reconciler.beat(sqlc.arg(instance)::uuid, sqlc.arg(instance_name)::text, sqlc.arg(version)::text, sqlc.arg(listed)::text[],
+                           sqlc.arg(beat)::bigint, sqlc.arg(answered)::bigint)::text AS done
 )
-SELECT 'target'::text AS kind, t.name::text AS name, coalesce(t.owner::text, '')::text AS instance, t.term::bigint AS term,
-       EXISTS (SELECT FROM renewed r WHERE r.id = t.id)::boolean AS renewed, t.configured::boolean AS configured,
-       coalesce(t.lease_until - clock_timestamp(), '0')::interval AS remaining, '{}'::text[] AS targets
+SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
+       '0'::interval AS ttl, 0::bigint AS beat, clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
+FROM sent
+UNION ALL
+SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}'
 FROM reconciler.targets t WHERE t.configured OR t.name = ANY (sqlc.arg(names)::text[])
 UNION ALL
-SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, EXISTS (SELECT FROM led), true,
-       coalesce(l.lease_until - clock_timestamp(), '0')::interval, '{}'
+SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, true, l.lease_ttl, 0, 'epoch', '{}'
 FROM reconciler.leases l WHERE l.name = 'tick'
 UNION ALL
-SELECT 'instance', i.name, i.id::text, 0, false, true, (i.seen_at + sqlc.arg(live_within)::interval - clock_timestamp())::interval, i.targets
-FROM reconciler.instances i;
-
--- name: LockTimeoutSet :exec
--- For the transaction it runs in.
-SELECT set_config('lock_timeout', sqlc.arg(milliseconds)::bigint::text, true)::text AS value;
-
--- name: TargetRenew :execrows
--- Unlike the heartbeat it waits for the row: the owner's own ledger writes may hold it most of the time.
-UPDATE reconciler.targets SET lease_until = clock_timestamp() + sqlc.arg(ttl)::interval
-WHERE name = sqlc.arg(name)::text AND owner = sqlc.arg(instance)::uuid AND term = sqlc.arg(term)::bigint;
-
--- name: LeaderRenew :execrows
-UPDATE reconciler.leases SET lease_until = clock_timestamp() + sqlc.arg(ttl)::interval
-WHERE name = 'tick' AND owner = sqlc.arg(instance)::uuid AND term = sqlc.arg(term)::bigint;
+SELECT 'instance', i.name, i.id::text, 0, true, '0', coalesce(b.beat, 0), coalesce(b.at, i.started_at), i.targets
+FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b;
 
 -- name: TargetsAcquire :many
--- Takes the targets that nobody owns any more, or that this process itself owned in an earlier run. Each gets a new
--- term. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
+-- Takes the targets that nobody owns, that this process itself owned in an earlier run, and those whose lease has expired:
+-- the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
 -- a verifying sync; it is asked for here, so that a crash right after this does not forget it.
 WITH asked AS (
-    SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint, unnest(sqlc.arg(ttls)::interval[]) AS ttl
+    SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint, unnest(sqlc.arg(ttls)::interval[]) AS ttl,
+           unnest(sqlc.arg(seen_owners)::text[]) AS seen_owner, unnest(sqlc.arg(seen_terms)::bigint[]) AS seen_term, unnest(sqlc.arg(seen_beats)::bigint[]) AS seen_beat
 ), locked AS (
     SELECT t.id, a.fingerprint, a.ttl, t.options_fingerprint AS before
     FROM reconciler.targets t JOIN asked a ON a.name = t.name
-    WHERE t.owner IS NULL OR t.lease_until <= clock_timestamp() OR t.owner = sqlc.arg(instance)::uuid
+    WHERE t.owner IS NULL OR t.owner = sqlc.arg(instance)::uuid OR reconciler.unrenewed(t.owner, t.term, a.seen_owner, a.seen_term, a.seen_beat)
     FOR NO KEY UPDATE OF t SKIP LOCKED
 ), taken AS (
     UPDATE reconciler.targets t
-    SET owner = sqlc.arg(instance)::uuid, term = t.term + 1, lease_until = clock_timestamp() + l.ttl,
+    SET owner = sqlc.arg(instance)::uuid, term = t.term + 1, lease_ttl = l.ttl,
         clean = t.clean AND t.owner IS NULL, options_fingerprint = l.fingerprint
     FROM locked l WHERE t.id = l.id
-    RETURNING t.id, t.name, t.term, t.clean, t.cursor_revision, coalesce(l.before <> l.fingerprint, false) AS changed
+    RETURNING t.id, t.name, t.term, t.clean, coalesce(l.before <> l.fingerprint, false) AS changed
 ), synced AS (
     INSERT INTO reconciler.sync_runs (target_id, reason, verify)
     SELECT taken.id, 'options changed', true FROM taken WHERE taken.changed
     ON CONFLICT (target_id, (coalesce(resource_id, 0))) WHERE state = 'requested' DO UPDATE SET verify = true
 )
 SELECT taken.id::int AS id, taken.name::text AS name, taken.term::bigint AS term, taken.clean::boolean AS clean,
-       (taken.cursor_revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed
+       ((reconciler.cursor_of(taken.id)).revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed
 FROM taken ORDER BY taken.name;
 
 -- name: LeaderAcquire :many
 -- No row: somebody else leads, or is just taking over.
 UPDATE reconciler.leases l
-SET owner = sqlc.arg(instance)::uuid, term = l.term + 1, lease_until = clock_timestamp() + sqlc.arg(ttl)::interval
+SET owner = sqlc.arg(instance)::uuid, term = l.term + 1, lease_ttl = sqlc.arg(ttl)::interval
 WHERE l.name IN (
     SELECT f.name FROM reconciler.leases f
-    WHERE f.name = 'tick' AND (f.owner IS NULL OR f.lease_until <= clock_timestamp() OR f.owner = sqlc.arg(instance)::uuid)
+    WHERE f.name = 'tick' AND (f.owner IS NULL OR f.owner = sqlc.arg(instance)::uuid
+        OR reconciler.unrenewed(f.owner, f.term, sqlc.arg(seen_owner)::text, sqlc.arg(seen_term)::bigint, sqlc.arg(seen_beat)::bigint))
     FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING l.term;
 
@@ -137,14 +118,14 @@ WITH given AS (
     WHERE t.owner = sqlc.arg(instance)::uuid
     FOR NO KEY UPDATE OF t SKIP LOCKED
 ), released AS (
-    UPDATE reconciler.targets t SET owner = NULL, lease_until = NULL, clean = t.clean AND l.clean
+    UPDATE reconciler.targets t SET owner = NULL, clean = t.clean AND l.clean
     FROM locked l WHERE t.id = l.id RETURNING t.name
 )
 SELECT released.name::text AS name, pg_notify('reconciler_control', '')::text AS told FROM released;
 
 -- name: LeaderRelease :many
 WITH released AS (
-    UPDATE reconciler.leases SET owner = NULL, lease_until = NULL
+    UPDATE reconciler.leases SET owner = NULL
     WHERE name IN (
         SELECT l.name FROM reconciler.leases l
         WHERE l.name = 'tick' AND l.owner = sqlc.arg(instance)::uuid AND l.term = sqlc.arg(term)::bigint
@@ -152,6 +133,26 @@ WITH released AS (
     RETURNING name
 )
 SELECT released.name::text AS name, pg_notify('reconciler_control', '')::text AS told FROM released;
+
+-- name: TargetsDisown :many
+-- Leases that this process owns and does not hold end now: its heartbeats do not renew them any more.
+WITH given AS (
+    SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(terms)::bigint[]) AS term
+), locked AS (
+    SELECT t.id FROM reconciler.targets t JOIN given g ON g.name = t.name AND g.term = t.term
+    WHERE t.owner = sqlc.arg(instance)::uuid
+    FOR NO KEY UPDATE OF t SKIP LOCKED
+), ended AS (
+    UPDATE reconciler.targets t SET lease_ttl = '0' FROM locked l WHERE t.id = l.id RETURNING t.name
+)
+SELECT ended.name::text AS name, pg_notify('reconciler_control', '')::text AS told FROM ended;
+
+-- name: LeaderDisown :exec
+UPDATE reconciler.leases SET lease_ttl = '0'
+WHERE name IN (
+    SELECT l.name FROM reconciler.leases l
+    WHERE l.name = 'tick' AND l.owner = sqlc.arg(instance)::uuid AND l.term = sqlc.arg(term)::bigint
+    FOR NO KEY UPDATE SKIP LOCKED);
 
 -- name: TargetsConfigure :many
 -- Sets configured for what a process lists.
@@ -166,16 +167,21 @@ RETURNING t.name;
 -- name: TargetsUnconfigure :many
 -- Retention stops caring for these targets; their ledger rows stay. Never while somebody owns the target: its owner
 -- reads on from a cursor in memory, and the outbox rows behind it must not go.
-UPDATE reconciler.targets t
-SET configured = false, cursor_revision = NULL, cursor_snapshot = NULL,
-    batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL
-WHERE t.id IN (
-    SELECT f.id FROM reconciler.targets f
-    WHERE f.configured AND f.name = ANY (sqlc.arg(names)::text[])
-      AND (f.owner IS NULL OR f.lease_until <= clock_timestamp())
-      AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE f.name = ANY (i.targets))
-    FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING t.name;
+WITH asked AS (
+    SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(seen_owners)::text[]) AS seen_owner,
+           unnest(sqlc.arg(seen_terms)::bigint[]) AS seen_term, unnest(sqlc.arg(seen_beats)::bigint[]) AS seen_beat
+), unlisted AS (
+    UPDATE reconciler.targets t SET configured = false
+    WHERE t.id IN (
+        SELECT f.id FROM reconciler.targets f JOIN asked a ON a.name = f.name
+        WHERE f.configured AND (f.owner IS NULL OR reconciler.unrenewed(f.owner, f.term, a.seen_owner, a.seen_term, a.seen_beat))
+          AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE f.name = ANY (i.targets))
+        FOR NO KEY UPDATE OF f SKIP LOCKED)
+    RETURNING t.id, t.name
+), forgotten AS (
+    DELETE FROM reconciler.cursors c USING unlisted u WHERE c.consumer = u.id
+)
+SELECT unlisted.name::text AS name FROM unlisted;
 
 -- name: TargetFence :exec
 -- The first statement of every write of an owner; SQLSTATE RC001 when its term is over.

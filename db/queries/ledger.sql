@@ -5,7 +5,8 @@ SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.a
     sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(delays)::float8[],
     sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
-    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean);
+    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean,
+    sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8);
 
 -- name: SettleTasks :one
 -- Settle and what it means for applies: one statement, so one transaction and one round trip. It returns how many objects
@@ -16,12 +17,14 @@ SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (S
     sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(delays)::float8[],
     sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
-    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean) AS ledger,
+    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean,
+    sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8) AS ledger,
   reconciler.settle_tasks(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(task_operation_ids)::bigint[],
     sqlc.arg(task_resource_ids)::int[], sqlc.arg(task_keys)::text[], sqlc.arg(task_verdicts)::text[], sqlc.arg(task_errors)::text[]) AS settled OFFSET 0) AS w;
 
 -- name: ParkedDecide :one
-SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(parked_by)::text, sqlc.arg(allow)::boolean)::bigint AS decided;
+SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(parked_by)::text, sqlc.arg(allow)::boolean,
+    sqlc.arg(counted)::boolean, sqlc.arg(objects)::bigint, sqlc.arg(guard_window)::float8)::bigint AS decided;
 
 -- name: LedgerDue :many
 -- What is due, oldest first, and the object that is due next, which alone has seconds until then. Both are of one moment:
@@ -43,20 +46,30 @@ WHERE target_id = $1 AND state = 'pending' AND next_attempt_at > clock_timestamp
 SELECT count(*) FROM reconciler.ledger WHERE target_id = $1 AND present;
 
 -- name: TargetLoad :one
-SELECT id, name, (paused_at IS NOT NULL)::boolean AS paused, draining, clean, coalesce(guard_deletes, 0)::bigint AS guard_deletes,
-    coalesce(cursor_revision, 0)::bigint AS cursor_revision, coalesce(cursor_snapshot::text, '')::text AS cursor_snapshot,
-    coalesce(batch_revision, 0)::bigint AS batch_revision, coalesce(batch_snapshot::text, '')::text AS batch_snapshot,
-    coalesce(batch_xid::text, '0')::text AS batch_xid, coalesce(batch_seq, 0)::bigint AS batch_seq
-FROM reconciler.targets WHERE id = $1;
+SELECT t.id, t.name, (t.paused_at IS NOT NULL)::boolean AS paused, t.draining, t.clean, coalesce(t.guard_deletes, 0)::bigint AS guard_deletes,
+    coalesce(c.revision, 0)::bigint AS cursor_revision, coalesce(c.snapshot::text, '')::text AS cursor_snapshot,
+    coalesce(c.batch_revision, 0)::bigint AS batch_revision, coalesce(c.batch_snapshot::text, '')::text AS batch_snapshot,
+    coalesce(c.batch_xid::text, '0')::text AS batch_xid, coalesce(c.batch_seq, 0)::bigint AS batch_seq
+FROM reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c WHERE t.id = $1;
+
+-- name: GuardPasses :many
+-- Deletes that former owners' guards let pass within the window, oldest first.
+SELECT extract(epoch FROM clock_timestamp() - p.at)::float8 AS age, p.deletes, p.objects FROM reconciler.guard_passes p
+WHERE p.target_id = sqlc.arg(target_id)::int AND p.at > clock_timestamp() - make_interval(secs => sqlc.arg(guard_window)::float8) ORDER BY p.at;
+
+-- name: Home :one
+-- Which installation this is, as targets are told.
+SELECT id::text AS id, coalesce(system_identifier::text, '')::text AS system, current_database()::text AS database FROM reconciler.settings;
 
 -- name: TargetSteering :one
 -- What a person may have changed, in one look: whether an object is due, too. With ORDER BY and LIMIT that is one step on an index
--- however the plan was made.
+-- however the plan was made. It begins a minute ago: before that lie all the entries of objects that were due since somebody's
+-- transaction began. What has been due for longer is found by LedgerDue.
 SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
     EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies,
     CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
     coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
-        ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
+        AND l.next_attempt_at > statement_timestamp() - interval '1 minute' ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
 FROM reconciler.targets t WHERE t.id = $1;
 
 -- name: TargetCursorStart :exec
@@ -97,11 +110,6 @@ SELECT reconciler.record_health(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid,
 -- Objects that do not settle soon get their row now and no longer hold the cursor. What is known about them stays.
 SELECT reconciler.record_in_hand(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
     sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(patience)::interval);
-
--- name: LedgerUnknown :one
--- Objects that a sync is about to call for the first time get their row before it does.
-SELECT reconciler.record_unknown(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
-    sqlc.arg(resource_id)::int, sqlc.arg(keys)::text[], sqlc.arg(patience)::interval);
 
 -- name: ParkedCount :one
 SELECT count(*) FROM reconciler.ledger WHERE target_id = sqlc.arg(target_id)::int AND state = 'held' AND held_by = sqlc.arg(parked_by)::text;

@@ -1,8 +1,9 @@
 -- name: SyncRequest :exec
 -- Asks for a sync; asking twice is asking once. A running one does not count: it may have passed already. A check of the
--- interval that waits becomes what is asked for, and nobody waits for such a check.
+-- interval that waits becomes what is asked for, and nobody waits for such a check. A resource that has gone needs none.
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify)
-VALUES (sqlc.arg(target_id)::int, nullif(sqlc.arg(resource_id)::int, 0), sqlc.arg(reason)::text, sqlc.arg(mode)::text, sqlc.arg(verify)::boolean)
+SELECT sqlc.arg(target_id)::int, nullif(sqlc.arg(resource_id)::int, 0), sqlc.arg(reason)::text, sqlc.arg(mode)::text, sqlc.arg(verify)::boolean
+WHERE sqlc.arg(resource_id)::int = 0 OR EXISTS (SELECT FROM reconciler.resources r WHERE r.id = sqlc.arg(resource_id)::int)
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
 DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify, not_before = NULL WHERE s.reason = 'interval' AND excluded.reason <> 'interval';
 
@@ -26,11 +27,13 @@ DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s
 -- Starts the oldest run that was asked for, full ones first. Only the target's owner does: one that was cancelled or cut
 -- off in the middle of it may be late, and the next owner, who has looked for abandoned runs already, would wait for ever.
 WITH next AS (
-    SELECT r.id FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
+    SELECT r.id, t.draining FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
     WHERE r.target_id = sqlc.arg(target_id)::int AND r.state = 'requested' AND (r.not_before IS NULL OR r.not_before <= clock_timestamp()) AND t.owner = sqlc.arg(owner)::uuid AND t.term = sqlc.arg(term)::bigint
     ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
 )
-UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = sqlc.arg(term)::bigint, error = NULL
+UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = sqlc.arg(term)::bigint, error = NULL,
+    -- What nobody has asked for by name is of the mode of the config; a resource's changes are live ones, and what is given up goes.
+    mode = CASE WHEN s.reason = 'resync' OR s.resource_id IS NOT NULL THEN s.mode WHEN next.draining THEN 'repair' ELSE sqlc.arg(mode)::text END
 FROM next WHERE s.id = next.id
 RETURNING s.id, coalesce(s.resource_id, 0)::int AS resource_id, s.reason, s.mode, s.verify;
 
@@ -40,6 +43,11 @@ UPDATE reconciler.sync_runs SET rows = sqlc.arg(rows)::bigint, upserts = sqlc.ar
 WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running';
 
 -- name: SyncComplete :exec
+-- listed: what the target has was compared with all rows, so nothing that a lost commit had created is left there.
+WITH found AS (
+    UPDATE reconciler.targets t SET lost_at = NULL FROM reconciler.sync_runs s
+    WHERE sqlc.arg(listed)::boolean AND s.id = sqlc.arg(id)::bigint AND s.term = sqlc.arg(term)::bigint AND s.state = 'running' AND s.started_at > t.lost_at AND t.id = s.target_id
+)
 UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestamp(), rows = sqlc.arg(rows)::bigint, upserts = sqlc.arg(upserts)::bigint,
     tombstones = sqlc.arg(tombstones)::bigint, drifted = sqlc.arg(drifted)::bigint, held = sqlc.arg(held)::bigint,
     at_resource = NULL, at_key = NULL
@@ -94,10 +102,19 @@ ORDER BY i.n;
 DELETE FROM reconciler.drift_found WHERE target_id = sqlc.arg(target_id)::int AND (resource_id = sqlc.arg(resource_id)::int OR sqlc.arg(resource_id)::int = 0);
 
 -- name: DriftInsert :exec
-INSERT INTO reconciler.drift_found (target_id, resource_id, key, kind, sync_id)
-SELECT sqlc.arg(target_id)::int, sqlc.arg(resource_id)::int, k.key, k.kind, sqlc.arg(sync_id)::bigint
-FROM (SELECT unnest(sqlc.arg(keys)::text[]) AS key, unnest(sqlc.arg(kinds)::text[]) AS kind) AS k
-ON CONFLICT (target_id, resource_id, key) DO UPDATE SET kind = excluded.kind, sync_id = excluded.sync_id, found_at = clock_timestamp();
+-- What a row asks for and the target has of it: with another content, if the ledger or the listing knows of it.
+INSERT INTO reconciler.drift_found AS d (target_id, resource_id, key, kind, unapplied, sync_id)
+SELECT sqlc.arg(target_id)::int, sqlc.arg(resource_id)::int, k.key,
+    CASE WHEN k.kind = 'missing' AND k.unapplied AND EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = sqlc.arg(target_id)::int AND l.resource_id = sqlc.arg(resource_id)::int AND l.key = k.key AND l.present)
+        THEN 'different' ELSE k.kind END, k.unapplied, sqlc.arg(sync_id)::bigint
+FROM (SELECT f.key, CASE WHEN bool_or(f.kind = 'orphan') AND bool_or(f.kind = 'missing') THEN 'different' ELSE max(f.kind) END AS kind, bool_or(f.unapplied) AS unapplied
+      FROM (SELECT unnest(sqlc.arg(keys)::text[]) AS key, unnest(sqlc.arg(kinds)::text[]) AS kind, unnest(sqlc.arg(unapplied)::boolean[]) AS unapplied) AS f GROUP BY f.key) AS k
+ON CONFLICT (target_id, resource_id, key) DO UPDATE SET kind = CASE WHEN d.kind = 'orphan' AND excluded.kind = 'missing' THEN 'different' ELSE excluded.kind END,
+    unapplied = excluded.unapplied, sync_id = excluded.sync_id, found_at = clock_timestamp();
+
+-- name: DriftUnapplied :many
+-- Objects of a resource that a sync has left as they are.
+SELECT d.key FROM reconciler.drift_found d WHERE d.target_id = sqlc.arg(target_id)::int AND d.resource_id = sqlc.arg(resource_id)::int AND reconciler.left_alone(d);
 
 -- name: CoveringRevision :one
 -- A revision to which everything belongs that a snapshot sees; -1: there is none yet.
@@ -105,7 +122,7 @@ SELECT coalesce(reconciler.covering_revision(sqlc.arg(snapshot)::text::pg_snapsh
 
 -- name: CursorPassed :one
 -- Whether a target's cursor has come to a revision.
-SELECT coalesce(t.cursor_revision >= sqlc.arg(revision)::bigint, false)::boolean AS passed FROM reconciler.targets t WHERE t.id = sqlc.arg(target_id)::int;
+SELECT coalesce(c.revision >= sqlc.arg(revision)::bigint, false)::boolean AS passed FROM reconciler.cursor_of(sqlc.arg(target_id)::int) AS c;
 
 -- name: TargetMarkClean :execrows
 UPDATE reconciler.targets SET clean = true WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;

@@ -54,6 +54,13 @@ WITH ticks AS (
 ), resources AS (
     DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
         SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id = r.id LIMIT 1) AS l)
+), runs AS (
+    DELETE FROM reconciler.sync_runs s WHERE s.id IN (SELECT x.id FROM reconciler.sync_runs x
+        WHERE x.resource_id IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = x.resource_id) FOR UPDATE SKIP LOCKED)
+), drift AS (
+    DELETE FROM reconciler.drift_found d WHERE NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = d.resource_id)
+), passes AS (
+    DELETE FROM reconciler.guard_passes p WHERE p.until < clock_timestamp()
 )
 SELECT reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most_applies)::int);
 
@@ -95,18 +102,18 @@ FROM (SELECT floor_revision FROM reconciler.settings) AS f LEFT JOIN LATERAL (SE
 SELECT reconciler.retain(sqlc.arg(max_age)::interval, sqlc.arg(max_rows)::bigint, sqlc.arg(rotate_after)::interval)::text AS done;
 
 -- name: Adopt :one
-SELECT reconciler.adopt(sqlc.arg(known)::bigint)::boolean AS restored;
+SELECT reconciler.adopt(sqlc.arg(known)::bigint, sqlc.narg(seen_system)::bigint, sqlc.arg(seen_timeline)::bigint)::boolean AS restored;
 
 -- name: LeaderCursor :one
-SELECT coalesce(cursor_revision, 0)::bigint AS revision, coalesce(cursor_snapshot::text, '')::text AS snapshot FROM reconciler.leases WHERE name = 'tick';
+SELECT coalesce(c.revision, 0)::bigint AS revision, coalesce(c.snapshot::text, '')::text AS snapshot FROM reconciler.cursor_of(0) AS c;
 
 -- name: ChangesUnexpanded :one
 -- Whether there are changes of base tables, and a target has a cursor, and so counts on their being expanded from there on.
-SELECT (EXISTS (SELECT FROM reconciler.targets WHERE cursor_revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id > 0))::boolean AS unexpanded;
+SELECT (EXISTS (SELECT FROM reconciler.target_cursors WHERE revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id > 0))::boolean AS unexpanded;
 
 -- name: LeaderCursorWrite :exec
-UPDATE reconciler.leases SET cursor_revision = sqlc.arg(revision)::bigint, cursor_snapshot = sqlc.arg(snapshot)::text::pg_snapshot
-WHERE name = 'tick' AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;
+SELECT reconciler.write_cursor(0, sqlc.arg(revision)::bigint, sqlc.arg(snapshot)::text::pg_snapshot)
+FROM reconciler.leases WHERE name = 'tick' AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint;
 
 -- name: LeaderFence :exec
 SELECT reconciler.fence_leader(sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint);
@@ -142,3 +149,20 @@ INSERT INTO reconciler.outbox (resource_id) VALUES (sqlc.arg(resource_id)::int);
 -- name: NotifyQueue :one
 -- How many commits wait for the lock that NOTIFY takes, one for the whole cluster.
 SELECT count(*) FROM pg_catalog.pg_locks l WHERE l.locktype = 'object' AND l.database = 0 AND l.classid = 1262 AND l.objid = 0 AND NOT l.granted;
+
+-- name: OutboxUncaptured :many
+-- Has the resources synced whose triggers may not write the outbox, and those that were such before; returns the former.
+WITH uncaptured AS MATERIALIZED (
+    SELECT r.id FROM reconciler.resources r WHERE r.name IN (SELECT f.resource FROM reconciler.failing_writes() AS f)
+), marked AS (
+    INSERT INTO reconciler.outbox (resource_id)
+    SELECT u.id FROM uncaptured u UNION SELECT r.id FROM reconciler.resources r WHERE r.removed_at IS NULL AND r.id = ANY (sqlc.arg(before)::int[])
+)
+SELECT u.id FROM uncaptured u ORDER BY u.id;
+
+-- name: LockTimeoutSet :exec
+-- For the transaction it runs in.
+SELECT set_config('lock_timeout', sqlc.arg(milliseconds)::bigint::text, true)::text AS value;
+
+-- name: MisfitResources :many
+SELECT DISTINCT m.resource_id FROM reconciler.misfits m ORDER BY m.resource_id;

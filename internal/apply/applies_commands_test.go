@@ -259,7 +259,7 @@ func TestApplyBeginRefusesNonsense(t *testing.T) {
 		"'x', NULL":                        "on_failure must be 'halt', 'continue' or 'pause', not NULL",
 		"'x', strategy => 'all'":           "strategy must be 'rolling', 'parallel' or 'waves', not 'all'",
 		"'x', strategy => 'waves'":         `strategy 'waves' needs waves, such as '[["eu"], ["us", "asia"]]'`,
-		"'x', soak => '-1 s'":              "soak must be an interval of zero or more, not '-00:00:01'",
+		"'x', soak => '-1 s'":              "soak must be an interval from zero to a year, not '-00:00:01'",
 		"'x', attempts => 0":               "attempts must be 1 to 1000, not 0",
 		"'x', labels => '[]'":              "labels must be a JSON object, not []",
 		`'x', waves => '{}'`:               `waves must be a list of lists of targets, such as '[["eu"], ["us", "asia"]]', not {}`,

@@ -15,7 +15,7 @@ const process = "'00000000-0000-0000-0000-000000000001'"
 func newAppliesDB(t *testing.T) appliesDB {
 	t.Helper()
 	db := appliesDB{newPsqlDB(t)}
-	db.Exec(t, `INSERT INTO reconciler.targets (name, configured, driver, owner, term, lease_until) VALUES ('asia', true, 'file', `+process+`, 1, clock_timestamp() + interval '1 hour')`)
+	db.Exec(t, `INSERT INTO reconciler.targets (name, configured, driver, owner, term, lease_ttl) VALUES ('asia', true, 'file', `+process+`, 1, '1 hour')`)
 	db.tick(t, 11)
 	db.record(t, "asia", 11)
 	// What owners give up soon, tests wait for.

@@ -18,7 +18,7 @@ func (d appliesDB) turns(t *testing.T) string {
 // ownAll has the process of the tests own all three targets.
 func (d appliesDB) ownAll(t *testing.T) appliesDB {
 	t.Helper()
-	d.Exec(t, "UPDATE reconciler.targets SET owner = "+process+", lease_until = clock_timestamp() + interval '1 hour'")
+	d.Exec(t, "UPDATE reconciler.targets SET owner = "+process+", lease_ttl = '1 hour'")
 	return d
 }
 

@@ -55,7 +55,6 @@ type look struct {
 	row    desired.Row
 	paused bool
 	drain  bool   // release(objects => 'delete') was called
-	clean  bool   // the ledger knows everything that the target has
 	park   string // a page's deletes are being counted or held: held_by for a delete, or ""
 	guard  func() bool
 	now    int64 // revision known when the row was read
@@ -160,12 +159,10 @@ func (l look) reapplies() bool { return l.row.Task != nil && l.row.Task.Open && 
 
 func decideUnwanted(l look) (action, *record) {
 	e := l.row.Ledger
-	// What the ledger does not know, or knows to be absent, is not in the target; but after a crash it may not know.
-	trusted := l.clean && !l.item.Force
 	switch {
-	case e == nil && trusted, e != nil && l.deleteWaits(e):
+	case e == nil && !l.item.Force, e != nil && l.deleteWaits(e):
 		return actNothing, nil
-	case e != nil && !e.Present && trusted:
+	case e != nil && !e.Present && !l.item.Force:
 		return actRecord, &record{gone: true}
 	}
 	approved := l.drain || e != nil && e.Approved
@@ -185,7 +182,7 @@ func (l look) deleteWaits(e *desired.Entry) bool {
 	if e.State == desired.Blocked && !e.Present && shortenedKey.MatchString(l.item.Key) {
 		return true // its row has the whole key: only that finds it
 	}
-	if e.Wanted || !e.Present && l.clean && !l.item.Force {
+	if e.Wanted || !e.Present && !l.item.Force {
 		return false
 	}
 	return e.State == desired.Failing && !due(e) || e.State == desired.Blocked && !l.item.Force
@@ -245,7 +242,7 @@ func (l look) outcome(act action, out driver.Outcome, backoff Backoff) *record {
 	case driver.VerdictTerminal:
 		r.state = desired.Blocked
 	case driver.VerdictRetryAfter:
-		r.state, r.delay = desired.Failing, max(out.After, jittered(backoff.Min)).Seconds()
+		r.state, r.delay = desired.Failing, max(spread(out.After), jittered(backoff.Min)).Seconds()
 	default:
 		r.state, r.delay = desired.Failing, jittered(backoff.Pause(int(r.attempts))).Seconds()
 	}

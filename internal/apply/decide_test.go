@@ -92,20 +92,18 @@ func verdict(act action, rec *record) string {
 
 // How a look at an object can differ from a plain one.
 var lookChanges = map[string]func(*look){
-	"plain":   func(*look) {},
-	"paused":  func(l *look) { l.paused = true },
-	"force":   func(l *look) { l.item.Force = true },
-	"unclean": func(l *look) { l.clean = false },
-	"drain":   func(l *look) { l.drain = true },
-	"full":    func(l *look) { l.guard = func() bool { return false } },
-	"parked":  func(l *look) { l.park = heldBySync },
-	"forced":  func(l *look) { l.item.Force, l.clean = true, false },
+	"plain":  func(*look) {},
+	"paused": func(l *look) { l.paused = true },
+	"force":  func(l *look) { l.item.Force = true },
+	"drain":  func(l *look) { l.drain = true },
+	"full":   func(l *look) { l.guard = func() bool { return false } },
+	"parked": func(l *look) { l.park = heldBySync },
 
 	"drain, guarded": func(l *look) { l.drain, l.guard = true, func() bool { panic("the guard was asked") } },
 }
 
 func testLook(row desired.Row, situation, change string) look {
-	l := look{item: &Item{ObjectID: object("k"), Revision: 7}, row: row, clean: true, guard: func() bool { return true }, now: 9}
+	l := look{item: &Item{ObjectID: object("k"), Revision: 7}, row: row, guard: func() bool { return true }, now: 9}
 	l.row.Ledger = ledgerOf(situation)
 	lookChanges[change](&l)
 	return l
@@ -126,29 +124,29 @@ func requireDecisions(t *testing.T, row desired.Row, columns []string, table map
 // A running row asks for the object.
 func TestDecisionsAboutWantedObjects(t *testing.T) {
 	t.Parallel()
-	requireDecisions(t, wantedRow(), []string{"plain", "paused", "force", "unclean", "full", "parked"}, map[string][]string{
-		"unknown":         {"apply", "held by pause, absent", "apply", "apply", "apply", "apply"},
-		"applied":         {"-", "-", "apply", "-", "-", "-"},
-		"applied, other":  {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"failing":         {"-", "-", "apply", "-", "-", "-"},
-		"failing, due":    {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"failing, other":  {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"blocked":         {"-", "-", "apply", "-", "-", "-"},
-		"blocked, other":  {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"blocked, absent": {"apply", "held by pause, absent", "apply", "apply", "apply", "apply"},
-		"paused":          {"apply", "-", "apply", "apply", "apply", "apply"},
-		"paused, has it":  {"applied", "applied", "apply", "applied", "applied", "applied"},
-		"paused delete":   {"applied", "applied", "apply", "applied", "applied", "applied"},
-		"guarded delete":  {"applied", "applied", "apply", "applied", "applied", "applied"},
-		"guarded, other":  {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"parked by batch": {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"parked by sync":  {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"in hand":         {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"in hand, has it": {"applied", "applied", "apply", "applied", "applied", "applied"},
-		"approved delete": {"applied", "applied", "apply", "applied", "applied", "applied"},
-		"failing delete":  {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"delete, due":     {"apply", "held by pause", "apply", "apply", "apply", "apply"},
-		"blocked delete":  {"apply", "held by pause", "apply", "apply", "apply", "apply"},
+	requireDecisions(t, wantedRow(), []string{"plain", "paused", "force", "full", "parked"}, map[string][]string{
+		"unknown":         {"apply", "held by pause, absent", "apply", "apply", "apply"},
+		"applied":         {"-", "-", "apply", "-", "-"},
+		"applied, other":  {"apply", "held by pause", "apply", "apply", "apply"},
+		"failing":         {"-", "-", "apply", "-", "-"},
+		"failing, due":    {"apply", "held by pause", "apply", "apply", "apply"},
+		"failing, other":  {"apply", "held by pause", "apply", "apply", "apply"},
+		"blocked":         {"-", "-", "apply", "-", "-"},
+		"blocked, other":  {"apply", "held by pause", "apply", "apply", "apply"},
+		"blocked, absent": {"apply", "held by pause, absent", "apply", "apply", "apply"},
+		"paused":          {"apply", "-", "apply", "apply", "apply"},
+		"paused, has it":  {"applied", "applied", "apply", "applied", "applied"},
+		"paused delete":   {"applied", "applied", "apply", "applied", "applied"},
+		"guarded delete":  {"applied", "applied", "apply", "applied", "applied"},
+		"guarded, other":  {"apply", "held by pause", "apply", "apply", "apply"},
+		"parked by batch": {"apply", "held by pause", "apply", "apply", "apply"},
+		"parked by sync":  {"apply", "held by pause", "apply", "apply", "apply"},
+		"in hand":         {"apply", "held by pause", "apply", "apply", "apply"},
+		"in hand, has it": {"applied", "applied", "apply", "applied", "applied"},
+		"approved delete": {"applied", "applied", "apply", "applied", "applied"},
+		"failing delete":  {"apply", "held by pause", "apply", "apply", "apply"},
+		"delete, due":     {"apply", "held by pause", "apply", "apply", "apply"},
+		"blocked delete":  {"apply", "held by pause", "apply", "apply", "apply"},
 	})
 }
 
@@ -160,29 +158,29 @@ func TestDecisionsAboutUnwantedObjects(t *testing.T) {
 		guarded = "held by guard, unwanted"
 		parked  = "held by sync, unwanted"
 	)
-	requireDecisions(t, desired.Row{Key: "k"}, []string{"plain", "full", "paused", "parked", "unclean", "drain", "forced"}, map[string][]string{
-		"unknown":         {"-", "-", "-", "-", "delete", "-", "delete"},
-		"applied":         {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"applied, other":  {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"failing":         {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"failing, due":    {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"failing, other":  {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"blocked":         {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"blocked, other":  {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"blocked, absent": {"gone", "gone", "gone", "gone", "delete", "gone", "delete"},
-		"paused":          {"gone", "gone", "gone", "gone", "delete", "gone", "delete"},
-		"paused, has it":  {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"paused delete":   {"delete", guarded, "-", parked, "delete", "delete", "delete"},
-		"guarded delete":  {"-", "-", "-", "-", "-", "delete", "-"},
-		"guarded, other":  {"-", "-", "-", "-", "-", "delete", "-"},
-		"parked by batch": {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"parked by sync":  {"delete", guarded, paused, "-", "delete", "delete", "delete"},
-		"in hand":         {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"in hand, has it": {"delete", guarded, paused, parked, "delete", "delete", "delete"},
-		"approved delete": {"delete", "delete", paused, "delete", "delete", "delete", "delete"},
-		"failing delete":  {"-", "-", "-", "-", "-", "-", "-"},
-		"delete, due":     {"delete", "delete", paused, "delete", "delete", "delete", "delete"},
-		"blocked delete":  {"-", "-", "-", "-", "-", "-", "delete"},
+	requireDecisions(t, desired.Row{Key: "k"}, []string{"plain", "full", "paused", "parked", "drain", "force"}, map[string][]string{
+		"unknown":         {"-", "-", "-", "-", "-", "delete"},
+		"applied":         {"delete", guarded, paused, parked, "delete", "delete"},
+		"applied, other":  {"delete", guarded, paused, parked, "delete", "delete"},
+		"failing":         {"delete", guarded, paused, parked, "delete", "delete"},
+		"failing, due":    {"delete", guarded, paused, parked, "delete", "delete"},
+		"failing, other":  {"delete", guarded, paused, parked, "delete", "delete"},
+		"blocked":         {"delete", guarded, paused, parked, "delete", "delete"},
+		"blocked, other":  {"delete", guarded, paused, parked, "delete", "delete"},
+		"blocked, absent": {"gone", "gone", "gone", "gone", "gone", "delete"},
+		"paused":          {"gone", "gone", "gone", "gone", "gone", "delete"},
+		"paused, has it":  {"delete", guarded, paused, parked, "delete", "delete"},
+		"paused delete":   {"delete", guarded, "-", parked, "delete", "delete"},
+		"guarded delete":  {"-", "-", "-", "-", "delete", "-"},
+		"guarded, other":  {"-", "-", "-", "-", "delete", "-"},
+		"parked by batch": {"delete", guarded, paused, parked, "delete", "delete"},
+		"parked by sync":  {"delete", guarded, paused, "-", "delete", "delete"},
+		"in hand":         {"delete", guarded, paused, parked, "delete", "delete"},
+		"in hand, has it": {"delete", guarded, paused, parked, "delete", "delete"},
+		"approved delete": {"delete", "delete", paused, "delete", "delete", "delete"},
+		"failing delete":  {"-", "-", "-", "-", "-", "-"},
+		"delete, due":     {"delete", "delete", paused, "delete", "delete", "delete"},
+		"blocked delete":  {"-", "-", "-", "-", "-", "delete"},
 	})
 }
 

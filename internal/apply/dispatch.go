@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/loop"
 )
 
 const (
@@ -23,8 +23,7 @@ const (
 	windowMost = 1000
 	// windowBound is more than may ever be in flight: concurrency is at most 1,024.
 	windowBound = 2048
-	// maxKeyBytes is the longest key that the ledger's index can hold, with room to spare.
-	maxKeyBytes = 2000
+	maxKeyBytes = desired.KeyBytesMost
 	// batchCalls bounds the objects of one call to a driver.BatchApplier.
 	batchCalls = 200
 	// brokenFor is how long objects wait whose resource cannot be read at all.
@@ -72,6 +71,7 @@ func (o *Owner) dispatch(ctx context.Context) error {
 		if err := o.dispatchItems(ctx, items); err != nil {
 			return err
 		}
+		o.part(loop.Dispatch).Succeeded()
 	}
 }
 
@@ -100,16 +100,14 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 	if resource == nil { // untracked meanwhile: nobody wants to know
 		return o.settleAll(ctx, items)
 	}
-	if items, err = o.ready(ctx, id, items); err != nil || len(items) == 0 {
-		return err
-	}
 	keys := make([]string, len(items))
 	for i, it := range items {
 		keys[i] = it.Key
 	}
 	latest, _ := o.cfg.Feed.Latest()
 	o.looking.Lock()
-	rows, err := resource.Read(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys)
+	steering := o.steering()
+	rows, err := o.readItems(ctx, resource, items, keys, steering)
 	if err != nil {
 		o.looking.Unlock()
 		return o.readFailed(ctx, resource, items, err)
@@ -122,8 +120,7 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 			unopened = append(unopened, it)
 			continue
 		}
-		it.rests = 0
-		l := o.look(it, rows[i], latest.Revision)
+		l := o.look(it, rows[i], latest.Revision, steering)
 		act, rec := decide(l)
 		if len(it.Key) > maxKeyBytes {
 			act, rec = actRecord, l.overlong()
@@ -141,48 +138,13 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 			return err
 		}
 	}
-	if len(unopened) > 0 {
-		o.queue.postpone(unopened, openedAgain)
+	if err := o.putAside(ctx, unopened); err != nil {
+		return err
 	}
 	if len(calls[LaneLive])+len(calls[LaneSync]) == 0 && o.breaker.isOpen() {
 		o.queue.allowProbe() // an object that needs no call is no probe
 	}
 	return o.hand(ctx, calls)
-}
-
-// ready returns the objects of a resource that do not wait any more, as far as is known, for an apply to be open. Those that
-// were postponed for that and still do are so once more. What is asked here for all of them costs less than to read each.
-func (o *Owner) ready(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
-	if !slices.ContainsFunc(items, func(it *Item) bool { return it.rests > 0 }) {
-		return items, nil
-	}
-	unopened, err := o.queries.UnopenedKeys(ctx, resourceID)
-	if err != nil {
-		return nil, fmt.Errorf("ask which objects of target %s wait for an apply to be open: %w", o.cfg.Name, database.Explain(err))
-	}
-	waits := make(map[string]bool, len(unopened.Keys))
-	for _, key := range unopened.Keys {
-		waits[key] = true
-	}
-	var ready, waiting []*Item
-	for _, it := range items {
-		if it.rests > 0 && (unopened.Everything || waits[it.Key]) {
-			waiting = append(waiting, it)
-		} else {
-			ready = append(ready, it)
-		}
-	}
-	if len(waiting) > 0 {
-		o.queue.postpone(waiting, openedAgain)
-	}
-	return ready, nil
-}
-
-func (o *Owner) look(it *Item, row desired.Row, now int64) look {
-	return look{
-		item: it, row: row, paused: o.paused.Load(), drain: o.draining.Load(), clean: o.clean.Load(),
-		park: it.park, guard: o.guard.take, now: now, readAt: time.Now(),
-	}
 }
 
 // overlong is what the ledger says of an object whose key it cannot hold, under a shortened key, while there is a row.
@@ -224,10 +186,13 @@ func (o *Owner) readFailed(ctx context.Context, r *desired.Resource, items []*It
 	if ctx.Err() != nil {
 		return nil
 	}
-	if database.IsUnavailable(err) {
+	if database.IsUnavailable(err) || database.IsFenced(err) {
 		return err
 	}
-	o.cfg.Logger.Error("rows_unreadable", "target", o.cfg.Name, "resource", r.Name, "objects", len(items), "error", database.Explain(err))
+	why := database.Explain(err)
+	if more, due := o.refused.due(time.Now(), "", r.Name+" rows_unreadable "+why.Error()); due {
+		o.cfg.Logger.Error("rows_unreadable", "target", o.cfg.Name, "resource", r.Name, "objects", len(items), "error", why, "alike_before", more)
+	}
 	ids := make([]ObjectID, len(items))
 	for i, it := range items {
 		ids[i] = it.ObjectID
@@ -331,7 +296,7 @@ func (o *Owner) vanished(ctx context.Context, batch []result) (map[ObjectID]bool
 		if !ok {
 			continue
 		}
-		missing, err := resource.Missing(ctx, o.cfg.Pool, o.cfg.Name, group)
+		missing, err := resource.Missing(ctx, o.rows, o.cfg.Name, group)
 		if err != nil && database.IsUnavailable(err) {
 			return nil, err
 		}

@@ -2,11 +2,13 @@ package apply
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -70,6 +72,7 @@ func (o *Owner) retryDue(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		o.part(loop.Due).Succeeded()
 		o.alarm.set(time.Now().Add(wait))
 	}
 }
@@ -136,16 +139,19 @@ func (o *Owner) probe(ctx context.Context) error {
 }
 
 // check asks the driver whether its target answers. A panic is a no.
-func (o *Owner) check(ctx context.Context, checker driver.Checker) (err error) {
+func (o *Owner) check(ctx context.Context, checker driver.Checker) error {
 	ctx, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
-	defer func() {
-		if p := recover(); p != nil {
-			err = panicked(p)
-			o.cfg.Logger.Error("driver_panicked", "target", o.cfg.Name, "error", err)
-		}
-	}()
-	return checker.Check(ctx)
+	return o.safely(func() error { return checker.Check(ctx) })
+}
+
+// safely calls the driver. A panic is an error, and logged.
+func (o *Owner) safely(call func() error) error {
+	err := driver.Safely(call)
+	if _, ok := errors.AsType[*driver.PanicError](err); ok {
+		o.cfg.Logger.Error("driver_panicked", "target", o.cfg.Name, "error", err)
+	}
+	return err //nolint:wrapcheck // the driver's
 }
 
 // failed counts a call that the target did not answer, and opens the circuit when there were too many: one fact about

@@ -19,6 +19,8 @@ type guard struct {
 	recent  []passes   // deletes let pass within the window, oldest first
 	passed  int64      // their number
 	objects int64      // objects that the target has, or may have
+	// Deletes let pass that the database does not know of yet, and the objects that the target had before.
+	unwritten, unwrittenOf int64
 }
 
 // passes are deletes that were let pass at about the same time.
@@ -61,19 +63,46 @@ func (g *guard) take() bool {
 	if g.remainingLocked() < 1 {
 		return false
 	}
+	g.unwrittenOf = max(g.unwrittenOf, g.objects)
+	g.unwritten++
 	g.passLocked(1)
 	return true
 }
 
-// decide says whether n parked deletes may pass, all or none, and counts them.
-func (g *guard) decide(n int64) bool {
+// write returns the deletes let pass since it was called last, for the next owner to know, and how many objects the target had
+// before. Those of decide are not among them: they are written with the decision.
+func (g *guard) write() (deletes, objects int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	deletes, objects = g.unwritten, g.unwrittenOf
+	g.unwritten, g.unwrittenOf = 0, 0
+	return deletes, objects
+}
+
+// remember counts deletes that a former owner let pass so long ago. It is called for the oldest first.
+func (g *guard) remember(ago time.Duration, deletes, objects int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	at := g.now().Add(-max(0, ago))
+	g.passed += deletes
+	if n := len(g.recent); n > 0 && at.Sub(g.recent[n-1].first) < g.cfg.Window/passBuckets {
+		g.recent[n-1].last = at
+		g.recent[n-1].deletes += deletes
+		return
+	}
+	g.recent = append(g.recent, passes{first: at, last: at, deletes: deletes, objects: objects})
+}
+
+// decide says whether n parked deletes may pass, all or none, and counts them; objects are how many the target had before.
+func (g *guard) decide(n int64) (pass bool, objects int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	objects = g.objects
 	if n > g.remainingLocked() {
-		return false
+		return false, objects
 	}
 	g.passLocked(n)
-	return true
+	return true, objects
 }
 
 func (g *guard) passLocked(n int64) {

@@ -18,6 +18,11 @@ func testGuard(limits config.GuardLimits, objects int64) (g *guard, clock *time.
 	return g, clock
 }
 
+func (g *guard) decides(n int64) bool {
+	pass, _ := g.decide(n)
+	return pass
+}
+
 // burst asks for deletes until the guard says no, and returns how many passed.
 func (g *guard) burst(most int) int {
 	for n := range most {
@@ -89,14 +94,39 @@ func TestGuardKeepsItsCountSmall(t *testing.T) {
 func TestGuardDecidesOnManyAtOnce(t *testing.T) {
 	t.Parallel()
 	g, _ := testGuard(config.Guard{Window: time.Minute}.Limits(), 100)
-	require.False(t, g.decide(21))
+	require.False(t, g.decides(21))
 	require.EqualValues(t, 20, g.remaining(), "what was refused counts for nothing")
-	require.True(t, g.decide(15))
+	require.True(t, g.decides(15))
 	require.EqualValues(t, 5, g.remaining())
-	require.False(t, g.decide(6))
-	require.True(t, g.decide(0))
-	require.True(t, g.decide(5))
+	require.False(t, g.decides(6))
+	require.True(t, g.decides(0))
+	require.True(t, g.decides(5))
 	require.False(t, g.take())
+}
+
+// F11: what a guard let pass it says once, for the next one to count on from there.
+func TestGuardCountsOnFromAnother(t *testing.T) {
+	t.Parallel()
+	limits := config.Guard{Window: time.Minute}.Limits()
+	former, clock := testGuard(limits, 100)
+	require.True(t, former.decides(2), "which is written with the decision")
+	require.Equal(t, 3, former.burst(3))
+	former.count(-3)
+	deletes, objects := former.write()
+	require.Equal(t, []int64{3, 100}, []int64{deletes, objects})
+	deletes, _ = former.write()
+	require.Zero(t, deletes)
+
+	g, now := testGuard(limits, 95)
+	*now = *clock
+	g.remember(50*time.Second, 2, 100)
+	g.remember(30*time.Second, 3, 98)
+	g.remember(-time.Hour, 1, 95) // the server's clock was put back since
+	require.EqualValues(t, 14, g.remaining(), "a fifth of the hundred that there were")
+	*now = now.Add(11 * time.Second)
+	require.EqualValues(t, 15, g.remaining(), "a fifth of 98, rounded down, less four")
+	*now = now.Add(time.Minute)
+	require.EqualValues(t, 19, g.remaining())
 }
 
 func TestGuardNeverCountsFewerThanNoObjects(t *testing.T) {
@@ -157,7 +187,7 @@ func TestGuardHoldsInEveryWindow(t *testing.T) {
 			"delete":        func(t *rapid.T) { allowed(t, 1, g.take()) },
 			"deletes": func(t *rapid.T) {
 				n := rapid.Int64Range(0, 20).Draw(t, "n")
-				allowed(t, n, g.decide(n))
+				allowed(t, n, g.decides(n))
 			},
 			"": func(t *rapid.T) { require.LessOrEqual(t, g.remaining(), left(limits.Window)) },
 		})

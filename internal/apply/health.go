@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -52,6 +53,7 @@ func (o *Owner) watchHealth(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		o.part(loop.Health).Succeeded()
 		if asking = asked; asking {
 			o.tellHealth(answer, unhealthy)
 			answer = unhealthy
@@ -99,14 +101,8 @@ func (o *Owner) tellHealth(before, unhealthy string) {
 }
 
 // callHealth asks the driver. A panic is a no.
-func (o *Owner) callHealth(ctx context.Context, reporter driver.HealthReporter) (err error) {
+func (o *Owner) callHealth(ctx context.Context, reporter driver.HealthReporter) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, o.cfg.Timeout, &timeoutError{after: o.cfg.Timeout})
 	defer cancel()
-	defer func() {
-		if p := recover(); p != nil {
-			err = panicked(p)
-			o.cfg.Logger.Error("driver_panicked", "target", o.cfg.Name, "error", err)
-		}
-	}()
-	return reporter.Health(ctx)
+	return o.safely(func() error { return reporter.Health(ctx) })
 }

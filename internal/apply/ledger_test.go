@@ -29,7 +29,7 @@ func newLedgerDB(t *testing.T) *ledgerDB {
 	db := pgtest.New(t)
 	db.Exec(t, `CREATE TABLE apps (id text PRIMARY KEY)`)
 	db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', '''eu''')`)
-	db.Exec(t, `INSERT INTO reconciler.targets (name, configured, owner, term, lease_until) VALUES ('eu', true, $1, 3, clock_timestamp() + interval '1 hour')`, ledgerOwner)
+	db.Exec(t, `INSERT INTO reconciler.targets (name, configured, owner, term, lease_ttl) VALUES ('eu', true, $1, 3, '1 hour')`, ledgerOwner)
 	d := &ledgerDB{DB: db, queries: store.New(db.Pool)}
 	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT t.id, r.id FROM reconciler.targets t, reconciler.resources r`).Scan(&d.target, &d.resource))
 	return d
@@ -166,7 +166,7 @@ func TestResultsOfAnUntrackedResourceAreDropped(t *testing.T) {
 func TestCursorGoesWithTheResults(t *testing.T) {
 	t.Parallel()
 	d := newLedgerDB(t)
-	const cursorLine = `SELECT concat_ws(' ', cursor_revision, cursor_snapshot, batch_revision, batch_snapshot, batch_xid, batch_seq) FROM reconciler.targets`
+	const cursorLine = `SELECT concat_ws(' ', revision, snapshot, batch_revision, batch_snapshot, batch_xid, batch_seq) FROM reconciler.target_cursors`
 	params := d.params()
 	addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "a"}}, record: &appliedRecord})
 	cur := at(4)

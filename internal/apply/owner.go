@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,18 +22,20 @@ import (
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
-// Config is what an Owner needs. Everything but Rate is required.
+// Config is what an Owner needs. Everything but Rows, Rate and Loops is required.
 type Config struct {
 	Name        string // of the target
 	Instance    string // uuid of this process
 	Grant       *lease.Grant
 	Driver      driver.Driver
 	Pool        *pgxpool.Pool
+	Rows        *pgxpool.Pool // users' rows are read through it, see database.RowsSession; nil: Pool
 	Feed        *outbox.Feed
 	Catalog     *desired.Catalog
 	Concurrency int           // driver calls at once
@@ -43,6 +46,7 @@ type Config struct {
 	Memory      *Memory // shared by the owners of a process
 	Logger      *slog.Logger
 	Metrics     *metrics.Metrics
+	Loops       *loop.Monitor // nil: nobody is told what fails
 	// Observe is told of every call that was made; nil: nobody is. It must not block.
 	Observe func(Observation)
 }
@@ -74,7 +78,9 @@ type Owner struct {
 	slots   chan struct{} // calls of the sync lane at once
 	poke    chan struct{} // look for due objects now
 	alarm   alarm
+	refused hush          // lines about failed calls
 	trip    chan struct{} // the circuit opened
+	slow    slowdown
 
 	paused   atomic.Bool
 	draining atomic.Bool
@@ -106,7 +112,7 @@ type Owner struct {
 // request when it returns.
 func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) error) *Owner {
 	o := &Owner{
-		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cfg.Pool), queue: newQueue(cfg.Concurrency), tracker: newTracker(),
+		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: newQueue(cfg.Concurrency), tracker: newTracker(),
 		breaker: &breaker{timeouts: max(5, cfg.Concurrency)}, settled: make(chan result, settleRows),
 		// As long as the window: handing out a call never waits, so sync calls in hand never keep live ones back.
 		calls: [2]chan []look{make(chan []look, windowBound), make(chan []look, windowBound)},
@@ -134,7 +140,9 @@ func (o *Owner) Load(ctx context.Context) error {
 	if err := o.beginHealth(ctx); err != nil {
 		return err
 	}
-	o.guard = newGuard(o.cfg.Guard, objects)
+	if err := o.loadGuard(ctx, objects); err != nil {
+		return err
+	}
 	o.paused.Store(row.Paused)
 	o.draining.Store(row.Draining)
 	o.clean.Store(row.Clean)
@@ -162,7 +170,30 @@ func (o *Owner) Load(ctx context.Context) error {
 		batch: outbox.Tick{Revision: row.BatchRevision, Snapshot: row.BatchSnapshot},
 		at:    outbox.Position{Xid: xid, Seq: row.BatchSeq},
 	}
+	if err := o.startDriver(ctx); err != nil {
+		return err
+	}
 	return o.decideParked(ctx, heldByBatch)
+}
+
+// startDriver tells a driver that wants to know that the target is this process's.
+func (o *Owner) startDriver(ctx context.Context) error {
+	starter, ok := o.cfg.Driver.(driver.Starter)
+	if !ok {
+		return nil
+	}
+	home, err := o.queries.Home(ctx)
+	if err != nil {
+		return fmt.Errorf("ask which installation owns target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
+	defer cancel()
+	// A driver that panics here panics in calls, too: those are recorded.
+	_ = o.safely(func() error {
+		starter.Start(ctx, driver.Home{ID: home.ID, System: home.System, Database: home.Database})
+		return nil
+	})
+	return nil
 }
 
 // Run works until the grant drains (then it finishes what is in flight and returns nil), or until ctx ends, or until
@@ -175,23 +206,31 @@ func (o *Owner) Run(ctx context.Context) error {
 	defer stopIntake()
 
 	var sources sync.WaitGroup
-	source := func(run func(context.Context) error) {
+	source := func(name loop.Name, run func(context.Context) error) {
 		sources.Add(1)
 		group.Go(func() error {
 			defer sources.Done()
 			if err := run(intake); err != nil && intake.Err() == nil {
+				o.part(name).Failed(database.Explain(err))
 				return err
 			}
 			return nil
 		})
 	}
-	source(o.read)
-	source(o.retryDue)
-	source(o.probe)
-	source(o.dispatch)
-	source(o.takeTurns)
-	source(o.watchHealth)
-	group.Go(func() error { return newSettler(o).run(work) })
+	source(loop.Read, o.read)
+	source(loop.Due, o.retryDue)
+	source(loop.Due, o.probe)
+	source(loop.Dispatch, o.dispatch)
+	source(loop.Dispatch, o.watchResting)
+	source(loop.Turn, o.takeTurns)
+	source(loop.Health, o.watchHealth)
+	group.Go(func() error {
+		err := newSettler(o).run(work)
+		if err != nil && work.Err() == nil {
+			o.part(loop.Settle).Failed(database.Explain(err))
+		}
+		return err
+	})
 	var workers sync.WaitGroup
 	for range o.cfg.Concurrency {
 		workers.Add(1)
@@ -228,6 +267,9 @@ func (o *Owner) Run(ctx context.Context) error {
 	}
 	return err
 }
+
+// part is where a part of this owner reports its turns.
+func (o *Owner) part(name loop.Name) *loop.Loop { return o.cfg.Loops.Loop(name, o.cfg.Name) }
 
 // Refresh reads what a person may have changed: paused, guard approved, draining, objects to be tried again.
 func (o *Owner) Refresh(ctx context.Context) error {
@@ -266,14 +308,9 @@ func (o *Owner) Turn(turn, health bool) {
 // recordTrouble shows what the driver says of its work beside calls, if that is not what is shown.
 func (o *Owner) recordTrouble(ctx context.Context, shown string) error {
 	troubled, ok := o.cfg.Driver.(driver.Troubled)
-	if !ok && shown == "" {
-		return nil
-	}
-	text := ""
+	text := o.slow.trouble()
 	if ok {
-		if err := troubled.Trouble(); err != nil {
-			text = err.Error()
-		}
+		text = cmp.Or(troubleOf(troubled), text)
 	}
 	if text == shown {
 		return nil
@@ -285,7 +322,19 @@ func (o *Owner) recordTrouble(ctx context.Context, shown string) error {
 	return nil
 }
 
-// Unclean reports whether the target may have objects that the ledger does not know.
+// troubleOf is what a driver says of its work beside calls; "": that all is well. A panic is trouble.
+func troubleOf(d driver.Troubled) string {
+	err := driver.Safely(d.Trouble)
+	if panicked, ok := errors.AsType[*driver.PanicError](err); ok {
+		return panicked.Short()
+	}
+	if err != nil {
+		return clip(err.Error())
+	}
+	return ""
+}
+
+// Unclean reports whether the last calls of a former owner may have changed what the ledger takes for unchanged.
 func (o *Owner) Unclean() bool { return !o.clean.Load() }
 
 // Overran reports whether a call returned after the lease was lost: the process was frozen meanwhile. What it did may
@@ -301,27 +350,11 @@ func (o *Owner) CircuitOpen() bool { return o.breaker.isOpen() }
 // WantSync receives a value when this owner has asked for a sync of its target.
 func (o *Owner) WantSync() <-chan struct{} { return o.wantSync }
 
-// RecordUnknown gives objects of a resource, those that the ledger does not know, their row. A sync does so before it
-// enqueues them where the target cannot be asked what it has: no event names them, so a crash between call and ledger
-// would leave objects that nobody knows of.
-func (o *Owner) RecordUnknown(ctx context.Context, resourceID int32, keys []string) error {
-	if len(keys) == 0 {
-		return nil
-	}
-	params := store.LedgerUnknownParams{
-		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, ResourceID: resourceID, Patience: inHandFor,
-	}
-	for _, key := range keys {
-		if len(key) <= maxKeyBytes { // one that is longer is blocked, not called
-			params.Keys = append(params.Keys, key)
-		}
-	}
-	fresh, err := o.queries.LedgerUnknown(ctx, params)
-	if err != nil {
-		return fmt.Errorf("record what a sync is about to apply to target %s: %w", o.cfg.Name, database.Explain(err))
-	}
-	o.guard.count(fresh)
-	return nil
+// AwaitReads returns when what is being read is handed out: the ledger then knows every object that is called for on the
+// strength of rows, or orders, of before.
+func (o *Owner) AwaitReads() {
+	o.looking.Lock()
+	o.looking.Unlock() //nolint:staticcheck // a barrier
 }
 
 // Enqueue puts an object on the sync lane, waiting for room; it counts in run until it is settled.
@@ -334,6 +367,19 @@ func (o *Owner) Enqueue(ctx context.Context, id ObjectID, force bool, park bool,
 	if err := o.queue.push(ctx, it); err != nil {
 		run.done(false)
 		return err
+	}
+	return nil
+}
+
+// loadGuard makes the guard: deletes that former owners let pass within the window count.
+func (o *Owner) loadGuard(ctx context.Context, objects int64) error {
+	o.guard = newGuard(o.cfg.Guard, objects)
+	rows, err := o.queries.GuardPasses(ctx, store.GuardPassesParams{TargetID: o.cfg.Grant.ID, GuardWindow: o.cfg.Guard.Window.Seconds()})
+	if err != nil {
+		return fmt.Errorf("read the latest deletes of target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	for _, row := range rows {
+		o.guard.remember(time.Duration(row.Age*float64(time.Second)), row.Deletes, row.Objects)
 	}
 	return nil
 }
@@ -358,16 +404,20 @@ func (o *Owner) decideParkedBy(ctx context.Context, by string) (held int64, err 
 		return 0, nil
 	}
 	crash.Point(crash.DeletesParked)
-	allow := o.draining.Load() || o.guard.decide(n)
-	n, err = o.queries.ParkedDecide(ctx, store.ParkedDecideParams{
-		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, ParkedBy: by, Allow: allow,
-	})
+	params := store.ParkedDecideParams{
+		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, ParkedBy: by, Allow: true, GuardWindow: o.cfg.Guard.Window.Seconds(),
+	}
+	if !o.draining.Load() {
+		params.Counted = true
+		params.Allow, params.Objects = o.guard.decide(n)
+	}
+	n, err = o.queries.ParkedDecide(ctx, params)
 	if err != nil {
 		return 0, fmt.Errorf("decide on the deletes of target %s: %w", o.cfg.Name, err)
 	}
 	crash.Point(crash.DeletesDecided)
 	signal(o.poke)
-	if allow {
+	if params.Allow {
 		return 0, nil
 	}
 	o.tellHeld(n)

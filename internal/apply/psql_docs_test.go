@@ -64,7 +64,7 @@ func TestPsqlPageListsEveryFunctionForPeople(t *testing.T) {
 func TestPsqlPageHasStatementsThatRun(t *testing.T) {
 	t.Parallel()
 	db := newPsqlDB(t)
-	db.Exec(t, "UPDATE reconciler.targets SET cursor_revision = 10; INSERT INTO reconciler.targets (name) VALUES ('old'), ('asia')")
+	db.Exec(t, "UPDATE reconciler.cursors SET revision = 10; INSERT INTO reconciler.targets (name) VALUES ('old'), ('asia')")
 	page, err := os.ReadFile("../../docs/psql.md")
 	require.NoError(t, err)
 	_, recipes, found := strings.Cut(string(page), "\n## At three in the morning\n")

@@ -139,19 +139,19 @@ var obstacles = []struct {
 		"Target: all objects of eu are being deleted there, as release() asked.",
 		"Next: it is deleted there.",
 	}},
-	{"UPDATE reconciler.targets SET draining = false, cursor_revision = NULL, cursor_snapshot = NULL WHERE name = 'eu'", "4", []string{
+	{"UPDATE reconciler.targets SET draining = false WHERE name = 'eu'; DELETE FROM reconciler.cursors c USING reconciler.targets t WHERE c.consumer = t.id AND t.name = 'eu'", "4", []string{
 		"Target: eu has no cursor: a full sync is due.",
 		"Next: the full sync looks at it.",
 	}},
-	{"UPDATE reconciler.targets SET cursor_revision = 10, cursor_snapshot = (SELECT snapshot FROM reconciler.ticks WHERE revision = 10) WHERE name = 'eu'; UPDATE reconciler.settings SET floor_revision = 11", "1", []string{
+	{"SELECT reconciler.write_cursor(t.id, 10, k.snapshot) FROM reconciler.targets t, reconciler.ticks k WHERE t.name = 'eu' AND k.revision = 10; UPDATE reconciler.settings SET floor_revision = 11", "1", []string{
 		"Target: eu was away longer than the outbox keeps changes: a full sync is due.",
 		"Next: the target reads the change and looks at the row.",
 	}},
-	{"UPDATE reconciler.targets SET lease_until = now() - interval '1 s'", "1", []string{
+	{"UPDATE reconciler.targets SET lease_ttl = '0'", "1", []string{
 		"Target: no process works on eu. Process host-1 leads.",
 		"Next: nothing, before a process works on the target.",
 	}},
-	{"UPDATE reconciler.leases SET lease_until = '2026-01-02 12:00:00+00'", "1", []string{
+	{"UPDATE reconciler.heartbeats SET at = '2026-01-02 12:00:00+00'", "1", []string{
 		"Target: no process works on eu. No process is running: the last one was heard of at 2026-01-02 12:00:00+00; start `reconciler run`.",
 		"Next: nothing, before a process works on the target.",
 	}},

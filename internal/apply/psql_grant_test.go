@@ -205,7 +205,7 @@ func TestPsqlGrantAndRevoke(t *testing.T) {
 
 	require.Regexp(t, `^`+role+` is viewer of reconciler: [1-9]\d+ rights given$`, db.line(t, "SELECT reconciler.grant('"+role+"', 'viewer')"))
 	require.Equal(t, role+" is viewer of reconciler: 0 rights given", db.line(t, "SELECT reconciler.grant(role_name => '"+role+"', kind => 'viewer')"))
-	require.Equal(t, role+" is operator of reconciler: 14 rights given", db.line(t, "SELECT reconciler.grant('"+role+"', 'operator')"))
+	require.Equal(t, role+" is operator of reconciler: 15 rights given", db.line(t, "SELECT reconciler.grant('"+role+"', 'operator')"))
 	lines(t, conn, "SELECT reconciler.pause('eu')")
 
 	require.Equal(t, role+" is no operator of reconciler any more", db.line(t, "SELECT reconciler.revoke('"+role+"', 'operator')"))

@@ -139,12 +139,15 @@ func TestPsqlStatusOfRandomTargets(t *testing.T) {
 
 // insert writes the target as the reconciler would have left it.
 func (d drawnTarget) insert(batch *pgx.Batch) {
-	batch.Queue(`INSERT INTO reconciler.targets (name, configured, driver, paused_at, paused_by, owner, lease_until, circuit_open_since, circuit_error,
-			guard_since, guard_deletes, guard_objects, draining, cursor_revision, cursor_snapshot)
+	batch.Queue(`INSERT INTO reconciler.targets (name, configured, driver, paused_at, paused_by, owner, lease_ttl, circuit_open_since, circuit_error,
+			guard_since, guard_deletes, guard_objects, draining)
 		SELECT $1, $2::bool, 'file', CASE WHEN $3::bool THEN now() END, CASE WHEN $3 THEN 'ann' END, CASE WHEN $4::bool THEN '00000000-0000-0000-0000-000000000001'::uuid END,
-			CASE WHEN $4 THEN now() + CASE WHEN $5::bool THEN interval '1 h' ELSE '-1 s' END END, CASE WHEN $6::bool THEN now() END, CASE WHEN $6 THEN 'x' END,
-			CASE WHEN $7::bool THEN now() END, CASE WHEN $7 THEN 5 END, CASE WHEN $7 THEN 9 END, $8::bool, nullif($9::bigint, 0), CASE WHEN $9 > 0 THEN pg_current_snapshot() END`,
-		d.name, d.configured, d.paused, d.owned, d.leased, d.circuitOpen, d.guarded, d.draining, d.cursor)
+			CASE WHEN $5::bool THEN interval '1 h' ELSE '0' END, CASE WHEN $6::bool THEN now() END, CASE WHEN $6 THEN 'x' END,
+			CASE WHEN $7::bool THEN now() END, CASE WHEN $7 THEN 5 END, CASE WHEN $7 THEN 9 END, $8::bool`,
+		d.name, d.configured, d.paused, d.owned, d.leased, d.circuitOpen, d.guarded, d.draining)
+	if d.cursor > 0 {
+		batch.Queue(`SELECT reconciler.write_cursor(id, $2, pg_current_snapshot()) FROM reconciler.targets WHERE name = $1`, d.name, d.cursor)
+	}
 	for _, state := range d.syncs {
 		batch.Queue(`INSERT INTO reconciler.sync_runs (target_id, reason, state, started_at, finished_at)
 			SELECT id, 'resync', $2::text, CASE WHEN $2 <> 'requested' THEN now() END, CASE WHEN $2 IN ('complete', 'failed') THEN now() END FROM reconciler.targets WHERE name = $1`,

@@ -22,9 +22,10 @@ CREATE TABLE public.deployments (id bigint PRIMARY KEY, region text, running boo
 CREATE INDEX ON public.deployments (region, id) WHERE running;
 SELECT reconciler.track('deployments', 'public.deployments', '{id}', 'region', 'running');
 INSERT INTO reconciler.instances (id, name, version, targets) VALUES ('00000000-0000-0000-0000-000000000001', 'host-1', 'v1', '{eu,us}');
-UPDATE reconciler.leases SET owner = '00000000-0000-0000-0000-000000000001', term = 1, lease_until = clock_timestamp() + interval '1 hour';
-INSERT INTO reconciler.targets (name, configured, driver, owner, term, lease_until)
-SELECT n, true, 'file', '00000000-0000-0000-0000-000000000001', 1, clock_timestamp() + interval '1 hour' FROM unnest('{eu,us}'::text[]) AS n;`
+INSERT INTO reconciler.heartbeats (instance, beat) VALUES ('00000000-0000-0000-0000-000000000001', 1);
+UPDATE reconciler.leases SET owner = '00000000-0000-0000-0000-000000000001', term = 1, lease_ttl = '1 hour';
+INSERT INTO reconciler.targets (name, configured, driver, owner, term, lease_ttl)
+SELECT n, true, 'file', '00000000-0000-0000-0000-000000000001', 1, '1 hour' FROM unnest('{eu,us}'::text[]) AS n;`
 
 func newPsqlDB(t *testing.T) psqlDB {
 	t.Helper()
@@ -45,7 +46,7 @@ func (d psqlDB) tick(t *testing.T, revision int) {
 // record moves the cursor of a target, as its owner does.
 func (d psqlDB) record(t *testing.T, target string, revision int) {
 	t.Helper()
-	d.Exec(t, `UPDATE reconciler.targets SET cursor_revision = k.revision, cursor_snapshot = k.snapshot FROM reconciler.ticks k WHERE k.revision = $2 AND name = $1`, target, revision)
+	d.Exec(t, `SELECT reconciler.write_cursor(t.id, k.revision, k.snapshot) FROM reconciler.targets t, reconciler.ticks k WHERE k.revision = $2 AND t.name = $1`, target, revision)
 }
 
 // ledger writes an object of deployments into the ledger. more is what else to SET in its row.

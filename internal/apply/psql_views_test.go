@@ -43,7 +43,8 @@ func TestPsqlStatusStatePrecedence(t *testing.T) {
 		{"failing", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present) SELECT t.id, r.id, 'd', 'blocked', true, true FROM reconciler.targets t, reconciler.resources r WHERE t.name = 'eu'`},
 		{"held", `UPDATE reconciler.targets SET guard_since = now(), guard_deletes = 1, guard_objects = 1 WHERE name = 'eu'`},
 		{"down", `UPDATE reconciler.targets SET circuit_open_since = now(), circuit_error = 'x' WHERE name = 'eu'`},
-		{"unowned", `UPDATE reconciler.targets SET lease_until = now() - interval '1 s' WHERE name = 'eu'`},
+		{"error", `INSERT INTO reconciler.loop_failures SELECT owner, 'read', name, now(), now(), 3, 'no such table' FROM reconciler.targets WHERE name = 'eu'`},
+		{"unowned", `UPDATE reconciler.targets SET lease_ttl = '0' WHERE name = 'eu'`},
 		{"paused", `UPDATE reconciler.targets SET paused_at = now(), paused_by = 'ann' WHERE name = 'eu'`},
 		{"unknown", `UPDATE reconciler.targets SET configured = false WHERE name = 'eu'`},
 	} {
@@ -58,12 +59,13 @@ func TestPsqlStatusStateByItself(t *testing.T) {
 	db := newPsqlDB(t)
 	conn := db.Conn(t)
 	for _, c := range []struct{ state, sql string }{
-		{"unowned", `UPDATE reconciler.targets SET owner = NULL, lease_until = NULL`},
-		{"syncing", `UPDATE reconciler.targets SET cursor_revision = NULL, cursor_snapshot = NULL`},
+		{"unowned", `UPDATE reconciler.targets SET owner = NULL`},
+		{"syncing", `DELETE FROM reconciler.cursors`},
 		{"syncing", `UPDATE reconciler.settings SET floor_revision = 11`},
 		{"syncing", `INSERT INTO reconciler.sync_runs (target_id, reason) SELECT id, 'resync' FROM reconciler.targets`},
 		{"held", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by) SELECT t.id, r.id, 'c', 'held', false, true, 'guard' FROM reconciler.targets t, reconciler.resources r`},
 		{"failing", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at) SELECT t.id, r.id, 'c', 'failing', false, true, now() FROM reconciler.targets t, reconciler.resources r`},
+		{"error", `INSERT INTO reconciler.loop_failures SELECT owner, 'definitions', '', now(), now(), 3, 'no such table' FROM reconciler.leases`},
 	} {
 		_, err := conn.Exec(t.Context(), "ROLLBACK; BEGIN; "+c.sql)
 		require.NoError(t, err, c.sql)
@@ -242,9 +244,9 @@ func TestPsqlRowsPastTheCursorAreFoundByIndex(t *testing.T) {
 	t.Parallel()
 	db := newPsqlDB(t)
 	db.Exec(t, `INSERT INTO reconciler.outbox (xid, resource_id, target, key)
-		SELECT (1000000 + n / 10)::text::xid8, r.id, 'eu', n::text FROM generate_series(1, 150000) AS n, reconciler.resources r;
-		INSERT INTO reconciler.ticks (revision, snapshot) VALUES (20, '1014990:1014990:'), (21, '2000000:2000000:');
-		UPDATE reconciler.targets SET cursor_revision = 20, cursor_snapshot = '1014990:1014990:'`)
+		SELECT (3 + n / 1000)::text::xid8, r.id, 'eu', n::text FROM generate_series(1, 150000) AS n, reconciler.resources r;
+		INSERT INTO reconciler.ticks (revision, snapshot) VALUES (20, '152:152:'), (21, '200:200:');
+		SELECT reconciler.write_cursor(id, 20, '152:152:') FROM reconciler.targets`)
 	db.Exec(t, "ANALYZE reconciler.outbox")
 	part := db.line(t, "SELECT tableoid::regclass FROM reconciler.outbox LIMIT 1")
 	for _, query := range []string{
@@ -253,9 +255,9 @@ func TestPsqlRowsPastTheCursorAreFoundByIndex(t *testing.T) {
 		plan := strings.Join(db.lines(t, "EXPLAIN "+query), "\n")
 		require.NotContains(t, plan, "Seq Scan on "+strings.TrimPrefix(part, "reconciler."), plan)
 	}
-	require.Equal(t, "101 | 101", db.line(t, "SELECT (SELECT rows FROM reconciler.outbox_lag WHERE target = 'eu'), (SELECT count(*) FROM reconciler.pending WHERE target = 'eu')"))
+	require.Equal(t, "1002 | 1002", db.line(t, "SELECT (SELECT rows FROM reconciler.outbox_lag WHERE target = 'eu'), (SELECT count(*) FROM reconciler.pending WHERE target = 'eu')"))
 	require.Equal(t, "100000", func() string {
-		db.Exec(t, "UPDATE reconciler.targets SET cursor_revision = 19, cursor_snapshot = '1000000:1000000:'")
+		db.Exec(t, "SELECT reconciler.write_cursor(id, 19, '3:3:') FROM reconciler.targets")
 		return db.line(t, "SELECT rows FROM reconciler.outbox_lag WHERE target = 'eu'")
 	}(), "counting ends somewhere")
 }

@@ -15,7 +15,7 @@ func TestWaitsPlansForEmptyTablesServeFullOnes(t *testing.T) {
 	db := pgtest.New(t)
 	db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY)`)
 	db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', '''eu''')`)
-	db.Exec(t, `INSERT INTO reconciler.targets (name, configured, cursor_revision, cursor_snapshot) VALUES ('eu', true, 100, '3:3:')`)
+	db.Exec(t, `WITH t AS (INSERT INTO reconciler.targets (name, configured) VALUES ('eu', true) RETURNING id) INSERT INTO reconciler.cursors (consumer, revision, snapshot) SELECT id, 100, '3:3:' FROM t`)
 	db.Exec(t, `VACUUM ANALYZE`)
 	conn := db.Conn(t)
 	ask := func() (moving bool) {

@@ -192,12 +192,12 @@ func TestPsqlWaitFollowsChangesOfBaseTables(t *testing.T) {
 	out := db.waiting(t, "SELECT * FROM reconciler.wait('1 minute')")
 
 	db.Exec(t, `WITH traced AS (INSERT INTO reconciler.outbox (resource_id, target, key) SELECT id, 'eu', '1' FROM reconciler.resources WHERE name = 'joined')
-		UPDATE reconciler.leases SET cursor_revision = 11, cursor_snapshot = (SELECT snapshot FROM reconciler.ticks WHERE revision = 11)`)
+		SELECT reconciler.write_cursor(0, revision, snapshot) FROM reconciler.ticks WHERE revision = 11`)
 	require.Equal(t, []string{" |  |  | unread | changes committed before the call have no revision yet. Process host-1 leads. | t"}, db.lines(t, waitNow))
 	db.stillWaits(t, out)
 	db.tick(t, 12)
 	db.record(t, "us", 12)
-	db.Exec(t, "UPDATE reconciler.leases SET cursor_revision = 12")
+	db.Exec(t, "UPDATE reconciler.cursors SET revision = 12 WHERE consumer = 0")
 	require.Equal(t, []string{"eu |  |  | unread | its cursor is at revision 11, the changes go up to 12 | t"}, db.lines(t, waitNow))
 	db.stillWaits(t, out)
 	db.record(t, "eu", 12)
@@ -207,17 +207,17 @@ func TestPsqlWaitFollowsChangesOfBaseTables(t *testing.T) {
 func TestPsqlWaitSaysThatNobodyWorks(t *testing.T) {
 	t.Parallel()
 	db := newPsqlDB(t)
-	db.Exec(t, "UPDATE reconciler.targets SET lease_until = now() - interval '1 s'")
+	db.Exec(t, "UPDATE reconciler.targets SET lease_ttl = '0'")
 	db.ledger(t, "eu", "1", "pending", "")
 	require.Equal(t, []string{"eu | deployments | 1 | pending | waits for its turn; no process works on eu. Process host-1 leads. | t"}, db.lines(t, waitNow))
 
-	db.Exec(t, "UPDATE reconciler.leases SET lease_until = '2026-01-02 12:00:00+00'")
+	db.Exec(t, "UPDATE reconciler.heartbeats SET at = '2026-01-02 12:00:00+00'")
 	require.Equal(t, []string{"eu | deployments | 1 | pending | waits for its turn; no process works on eu. No process is running: the last one was heard of at 2026-01-02 12:00:00+00; start `reconciler run`. | t"}, db.lines(t, waitNow))
 
-	db.Exec(t, "UPDATE reconciler.leases SET owner = NULL, lease_until = NULL; INSERT INTO public.deployments (id, region) VALUES (1, 'eu')")
+	db.Exec(t, "UPDATE reconciler.leases SET owner = NULL; INSERT INTO public.deployments (id, region) VALUES (1, 'eu')")
 	require.Equal(t, []string{"eu |  |  | unread | changes committed before the call have no revision yet. No process is running: start `reconciler run`. | t"}, db.lines(t, "SELECT * FROM reconciler.wait('0', 'eu')"))
 
-	db.Exec(t, "UPDATE reconciler.targets SET cursor_revision = NULL, cursor_snapshot = NULL, lease_until = now() + interval '1 h'; DELETE FROM reconciler.ledger")
+	db.Exec(t, "DELETE FROM reconciler.cursors WHERE consumer > 0; UPDATE reconciler.targets SET lease_ttl = '1 h'; UPDATE reconciler.heartbeats SET at = now(); DELETE FROM reconciler.ledger")
 	db.tick(t, 11)
 	require.Equal(t, []string{"eu |  |  | unread | eu has no cursor: a full sync is due. | t"}, db.lines(t, "SELECT * FROM reconciler.wait('0', 'eu')"))
 }

@@ -20,10 +20,6 @@ const (
 const (
 	// queueRows bounds each lane.
 	queueRows = 8192
-	// restMost bounds the objects that were postponed: while there are more nothing is taken.
-	restMost = 1024
-	// restLongest bounds how often a pause is doubled.
-	restLongest = 4
 )
 
 // ObjectID names an object of the queue's target.
@@ -41,8 +37,9 @@ type Item struct {
 	Since     time.Time // when this process learned of the change; zero when the sync or a retry asks
 	Due       bool      // its next attempt has come; adds nothing to what is in flight: that says when it is due again
 	passed    bool      // the guard has let its delete pass
-	light     bool      // in flight, but it needs no call: it takes no room in the window
-	rests     int       // how often it was postponed since it was last decided on
+	uncalled  bool      // it was recorded for its first call, which has not begun: the target has not got it, whatever the ledger says
+	calling   bool      // in flight, and it may need a call: it takes room in the window
+	probe     bool      // in flight as the one that an open circuit lets through
 	park      string    // a delete is not called but held by this: deletes are being counted
 	operation int64     // in flight as a part of it; 0: of none
 	pages     []*span
@@ -54,6 +51,10 @@ func (it *Item) merge(other *Item) {
 	it.Revision = max(it.Revision, other.Revision)
 	it.Force = it.Force || other.Force
 	it.Due = it.Due || other.Due
+	// The older of two changes has waited longer; what a sync or a retry asks for has no time.
+	if it.Since.IsZero() || !other.Since.IsZero() && other.Since.Before(it.Since) {
+		it.Since = other.Since
+	}
 	if it.park == "" {
 		it.park = other.park
 	}
@@ -70,25 +71,26 @@ func (it *Item) cut() {
 	it.runs = nil
 }
 
-// queue holds each object at most once, waiting or in flight; a change during its flight runs it once more.
+// queue holds each object at most once: waiting in a lane, in flight, or resting. A change during its flight runs it once more.
 type queue struct {
 	mu       sync.Mutex // guards what follows
 	lanes    [2][]*Item // waiting, oldest first; promoted items leave a nil behind
 	size     [2]int
 	waiting  map[ObjectID]*Item
 	flying   map[ObjectID]*flight
-	inFlight [2]int        // that wait for a call or its result
-	share    [2]float64    // of the objects looked at, how many needed a call: a moving average
-	resting  []*Item       // of those in flight, the ones that were postponed
-	lived    time.Time     // when a live change waited last
-	window   int           // most calls in flight
-	stopped  bool          // nothing is taken any more
-	paused   bool          // circuit open: only probes are taken
-	probe    bool          // one probe may be taken
-	turn     int           // takes turns when the window is one
-	room     chan struct{} // closed and replaced when something was taken
+	inFlight [2]int             // that wait for a call or its result
+	share    [2]float64         // of the objects looked at, how many needed a call: a moving average
+	resting  map[ObjectID]*Item // taken, and put aside until wake: they take no room in a lane or in the window
+	lived    time.Time          // when a live change waited last
+	window   int                // most calls in flight
+	stopped  bool               // nothing is taken any more
+	paused   bool               // circuit open: only probes are taken
+	probe    bool               // one probe may be taken
+	turn     int                // takes turns when the window is one
+	room     chan struct{}      // closed and replaced when something was taken
 	ready    chan struct{}
 	crowded  chan struct{} // receives a value when objects wait until others have landed
+	rests    chan struct{} // receives a value when an object rests
 }
 
 // flight is an object that was taken and is not settled.
@@ -99,8 +101,8 @@ type flight struct {
 
 func newQueue(window int) *queue {
 	return &queue{
-		waiting: map[ObjectID]*Item{}, flying: map[ObjectID]*flight{}, window: window, share: [2]float64{1, 1},
-		room: make(chan struct{}), ready: make(chan struct{}, 1), crowded: make(chan struct{}, 1),
+		waiting: map[ObjectID]*Item{}, flying: map[ObjectID]*flight{}, resting: map[ObjectID]*Item{}, window: window, share: [2]float64{1, 1},
+		room: make(chan struct{}), ready: make(chan struct{}, 1), crowded: make(chan struct{}, 1), rests: make(chan struct{}, 1),
 	}
 }
 
@@ -142,6 +144,10 @@ func (q *queue) tryPush(it *Item) (room <-chan struct{}, err error) {
 		default:
 			f.next.merge(it)
 		}
+		return nil, nil
+	}
+	if old, ok := q.resting[it.ObjectID]; ok {
+		old.merge(it)
 		return nil, nil
 	}
 	old, ok := q.waiting[it.ObjectID]
@@ -200,20 +206,13 @@ func (q *queue) tryTake(most int) []*Item {
 	if q.paused {
 		return q.takeProbeLocked()
 	}
-	most = min(most, restMost-len(q.resting))
-	if most <= 0 {
-		return nil
-	}
 	if q.size[LaneLive] > 0 {
 		q.lived = time.Now()
 	}
 	live, sync := q.sharesLocked(most)
 	items := q.popLocked(LaneLive, live, nil)
 	items = q.popLocked(LaneSync, sync, items)
-	if len(items) > 0 {
-		close(q.room)
-		q.room = make(chan struct{})
-	} else if q.size[LaneLive]+q.size[LaneSync] > 0 {
+	if len(items) == 0 && q.size[LaneLive]+q.size[LaneSync] > 0 {
 		signal(q.crowded)
 	}
 	return items
@@ -270,8 +269,15 @@ func (q *queue) looked(it *Item, call bool) {
 		return
 	}
 	*share = max(shareLeast, *share-*share/32)
-	it.light = true
-	q.inFlight[it.Lane]--
+	q.leaveWindowLocked(it)
+}
+
+// leaveWindowLocked makes room in the window for another object.
+func (q *queue) leaveWindowLocked(it *Item) {
+	if it.calling {
+		it.calling = false
+		q.inFlight[it.Lane]--
+	}
 }
 
 // works notes that an object is in flight as a part of an operation.
@@ -303,12 +309,14 @@ func (q *queue) takeProbeLocked() []*Item {
 		items = q.popLocked(LaneSync, 1, nil)
 	}
 	if len(items) > 0 {
-		q.probe = false
+		q.probe, items[0].probe = false, true
 	}
 	return items
 }
 
+// popLocked takes the oldest objects of a lane, at most n, and adds them to items.
 func (q *queue) popLocked(lane Lane, n int, items []*Item) []*Item {
+	before := len(items)
 	for n > 0 && len(q.lanes[lane]) > 0 {
 		it := q.lanes[lane][0]
 		q.lanes[lane][0] = nil
@@ -320,9 +328,13 @@ func (q *queue) popLocked(lane Lane, n int, items []*Item) []*Item {
 		n--
 		delete(q.waiting, it.ObjectID)
 		q.flying[it.ObjectID] = &flight{item: it}
-		it.light, it.operation = false, 0
+		it.calling, it.probe, it.operation = true, false, 0
 		q.inFlight[lane]++
 		items = append(items, it)
+	}
+	if len(items) > before {
+		close(q.room)
+		q.room = make(chan struct{})
 	}
 	return items
 }
@@ -338,53 +350,24 @@ func (q *queue) done(it *Item) {
 	signal(q.ready)
 }
 
+// goesOn reports whether something came for an object during its flight.
+func (q *queue) goesOn(it *Item) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	f := q.flying[it.ObjectID]
+	return f != nil && f.next != nil
+}
+
 // putBack ends the flight of an object that was not settled: it goes back to the front of its lane.
 func (q *queue) putBack(it *Item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.putBackLocked(it)
-	signal(q.ready)
-}
-
-func (q *queue) putBackLocked(it *Item) {
 	if next := q.landLocked(it); next != nil {
 		it.merge(next)
 	}
 	q.waiting[it.ObjectID] = it
 	q.lanes[it.Lane] = slices.Insert(q.lanes[it.Lane], 0, it)
 	q.size[it.Lane]++
-}
-
-// postpone puts objects back after a pause, which is doubled with each time. Until then they take no room in the window. Those
-// that rest come back together, with the first of them: each would be asked for anew.
-func (q *queue) postpone(items []*Item, pause time.Duration) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	rests := 0
-	for _, it := range items {
-		it.light = true
-		q.inFlight[it.Lane]--
-		rests = max(rests, it.rests)
-		it.rests++
-	}
-	first := len(q.resting) == 0
-	q.resting = append(q.resting, items...)
-	signal(q.ready)
-	if first {
-		time.AfterFunc(pause<<min(rests, restLongest), q.rested)
-	}
-}
-
-// rested puts back what was postponed.
-func (q *queue) rested() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for _, it := range q.resting {
-		if f := q.flying[it.ObjectID]; f != nil && f.item == it { // the queue is not abandoned
-			q.putBackLocked(it)
-		}
-	}
-	q.resting = nil
 	signal(q.ready)
 }
 
@@ -392,9 +375,7 @@ func (q *queue) rested() {
 func (q *queue) landLocked(it *Item) (next *Item) {
 	next = q.flying[it.ObjectID].next
 	delete(q.flying, it.ObjectID)
-	if !it.light {
-		q.inFlight[it.Lane]--
-	}
+	q.leaveWindowLocked(it)
 	return next
 }
 
@@ -450,12 +431,16 @@ func (q *queue) abandon() {
 			f.next.cut()
 		}
 	}
+	for _, it := range q.resting {
+		it.cut()
+	}
 	clear(q.waiting)
 	clear(q.flying)
+	clear(q.resting)
 	q.lanes, q.size, q.inFlight = [2][]*Item{}, [2]int{}, [2]int{}
 }
 
-// depth returns how many objects wait on each lane and how many are in flight.
+// depth returns how many objects wait on each lane and how many are in flight. What rests is neither.
 func (q *queue) depth() (live, sync, flying int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

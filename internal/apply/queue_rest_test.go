@@ -1,71 +1,115 @@
 package apply
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// wakes waits until there is something to be taken that was not there before.
-func (q *queue) wakes() {
-	select {
-	case <-q.ready:
-	default:
+func never(string) bool  { return false }
+func always(string) bool { return true }
+
+// What rests is neither in flight nor in a lane: others are taken meanwhile, however much rests. It comes back with what came for it.
+func TestF79_WhatRestsKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1)
+	for i := range restRows {
+		q.add(t, liveItem(fmt.Sprint(i)))
+		require.True(t, q.rest(q.tryTake(1)[0]))
 	}
-	<-q.ready
+	require.Equal(t, [2]int{}, q.inFlight)
+	live, sync, flying := q.depth()
+	require.Equal(t, []int{0, 0, 0}, []int{live, sync, flying})
+	require.NotNil(t, q.rests)
+
+	q.add(t, liveItem("other"))
+	other := q.tryTake(1)
+	require.Equal(t, []string{"other"}, keysOf(other))
+	require.False(t, q.rest(other[0]), "it would be one too many")
+	q.done(other[0])
+
+	q.add(t, &Item{ObjectID: object("7"), Revision: 9, Force: true})
+	require.Empty(t, q.tryTake(1), "it rests")
+	require.Equal(t, map[int32]bool{1: true}, q.restingResources())
+	require.Zero(t, q.wake(2, never))
+	require.Zero(t, q.wake(1, always))
+	require.Equal(t, 1, q.wake(1, func(key string) bool { return key != "7" }))
+	seven := q.tryTake(2)
+	require.Equal(t, []string{"7"}, keysOf(seven))
+	require.EqualValues(t, 9, seven[0].Revision)
+	require.True(t, seven[0].Force)
+	require.Equal(t, restRows-1, q.wake(1, never), "also when the lane has no room for others then")
+	require.Empty(t, q.restingResources())
 }
 
-// What is postponed comes back, each time later, with what came for it meanwhile, and takes no room until then.
-func TestWhatIsPostponedComesBack(t *testing.T) {
+// What comes for an object before it rests joins it, and it moves to the lane of what came.
+func TestWhatCameForAnObjectRestsWithIt(t *testing.T) {
+	t.Parallel()
+	q := newQueue(1)
+	q.add(t, syncItem("a"))
+	a := q.tryTake(1)[0]
+	q.add(t, liveItem("a"))
+	require.True(t, q.rest(a))
+	require.Equal(t, 1, q.wake(1, never))
+	live, sync, flying := q.depth()
+	require.Equal(t, []int{1, 0, 0}, []int{live, sync, flying})
+}
+
+// While a circuit is open, objects that need no call are taken one after the other in search of a probe: who waits for room
+// in the lane must hear of each.
+func TestF82_ProbesMakeRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(1)
-		q.add(t, liveItem("a"), liveItem("b"))
-		a := q.tryTake(1)
-		var pauses []time.Duration
-		for revision := range 7 {
-			began := time.Now()
-			q.postpone(a, time.Millisecond)
-			b := q.tryTake(2)
-			require.Equal(t, []string{"b"}, keysOf(b))
-			q.add(t, &Item{ObjectID: object("a"), Revision: int64(revision)})
-			require.Empty(t, q.tryTake(2), "one is taken, the other rests")
-			q.done(b[0])
-			require.Empty(t, q.tryTake(2), "there is room, and it rests")
-			q.wakes()
-			a = q.tryTake(1)
-			q.add(t, liveItem("b"))
-			require.Equal(t, []string{"a"}, keysOf(a))
-			require.EqualValues(t, revision, a[0].Revision)
-			pauses = append(pauses, time.Since(began))
+		for i := range queueRows {
+			q.add(t, syncItem(fmt.Sprint(i)))
 		}
-		require.Equal(t, []time.Duration{1e6, 2e6, 4e6, 8e6, 16e6, 16e6, 16e6}, pauses)
+		pushed := make(chan error, 1)
+		go func() { pushed <- q.push(t.Context(), syncItem("one more")) }()
+		synctest.Wait()
+		require.Empty(t, pushed)
+		q.setPaused(true)
+		q.allowProbe()
+		q.done(q.tryTake(1)[0])
+		synctest.Wait()
+		select {
+		case err := <-pushed:
+			require.NoError(t, err)
+		default:
+			require.Fail(t, "it still waits for room")
+			q.stop()
+		}
 	})
 }
 
-// While too much rests nothing more is taken, which would rest, too. A queue that was given up is left alone.
-func TestAsMuchRestsAsMay(t *testing.T) {
+// The probe is called also while other objects rest or are on their way to the ledger.
+func TestF83_ProbesAreCalledWhileObjectsRest(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1)
-		for i := range restMost + 1 {
-			q.add(t, liveItem(fmt.Sprint(i)))
-		}
-		for range restMost {
-			q.postpone(q.tryTake(1), time.Second)
-		}
-		require.Empty(t, q.tryTake(1))
-		q.wakes()
-		synctest.Wait()
-		items := q.tryTake(1)
-		require.Len(t, items, 1)
-		q.postpone(items, time.Second)
-		q.abandon()
-		<-time.After(time.Minute) // of the test's clock: until its pause is over
-		synctest.Wait()
-		require.Empty(t, q.tryTake(1))
-	})
+	var called []string
+	o, _ := testOwner(t, calls(func(_ context.Context, ref driver.Ref) driver.Outcome {
+		called = append(called, ref.Key)
+		return driver.Done()
+	}), nil)
+	o.queue.setWindow(10)
+	o.queue.add(t, liveItem("resting"), liveItem("recorded"), liveItem("called before"), liveItem("probe"))
+	items := o.queue.tryTake(3)
+	require.True(t, o.queue.rest(items[0]))
+	o.queue.looked(items[1], false)
+	for range breakerUnreachable {
+		o.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
+	}
+	o.callGroup(t.Context(), []look{o.look(items[2], wantedRow(), 1, steering{})})
+	require.Empty(t, called, "it is no probe")
+	o.queue.allowProbe()
+	probe := o.queue.tryTake(10)
+	require.Equal(t, []string{"called before"}, keysOf(probe))
+	o.callGroup(t.Context(), []look{o.look(probe[0], wantedRow(), 1, steering{})})
+	require.Equal(t, []string{"called before"}, called)
+	require.False(t, o.breaker.isOpen())
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -47,9 +48,30 @@ func TestQueueHoldsEachObjectOnce(t *testing.T) {
 	)
 	items := q.tryTake(10)
 	require.Equal(t, []*Item{{
-		ObjectID: object("a"), Revision: 5, Force: true, pages: []*span{p1, p2}, park: heldBySync, runs: []*Run{run},
+		ObjectID: object("a"), Revision: 5, Force: true, pages: []*span{p1, p2}, park: heldBySync, runs: []*Run{run}, calling: true,
 	}}, items)
 	require.Empty(t, q.tryTake(10))
+}
+
+// A live change that joins a sync's object is counted in the lag, and of two changes the older.
+func TestF87_LagCountsALiveChangeThatJoinsASyncsObject(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1_000_000, 0)
+	since := func(second int) time.Time { return at.Add(time.Duration(second) * time.Second) }
+	for name, c := range map[string]struct{ first, second, want time.Time }{
+		"LiveJoinsSync": {time.Time{}, since(5), since(5)},
+		"SyncJoinsLive": {since(5), time.Time{}, since(5)},
+		"NewerJoins":    {since(5), since(7), since(5)},
+		"OlderJoins":    {since(7), since(5), since(5)},
+		"NoChange":      {time.Time{}, time.Time{}, time.Time{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			q := newQueue(10)
+			q.add(t, &Item{ObjectID: object("a"), Since: c.first}, &Item{ObjectID: object("a"), Since: c.second})
+			require.Equal(t, c.want, q.tryTake(10)[0].Since)
+		})
+	}
 }
 
 // C22, C32, I3: what comes for an object in flight waits for its end, and is one further look whatever its number.
@@ -340,7 +362,12 @@ func checkQueue(t require.TestingT, q *queue) {
 	inFlight := [2]int{}
 	for id, f := range q.flying {
 		require.Equal(t, id, f.item.ObjectID)
+		require.True(t, f.item.calling)
 		inFlight[f.item.Lane]++
+	}
+	for id := range q.resting {
+		require.NotContains(t, q.flying, id)
+		require.NotContains(t, q.waiting, id)
 	}
 	require.Equal(t, inFlight, q.inFlight)
 	require.LessOrEqual(t, inFlight[0]+inFlight[1], q.window)
@@ -390,6 +417,15 @@ func TestEveryItemOfARunEndsOnce(t *testing.T) {
 				if it := land(t); it != nil {
 					q.putBack(it)
 				}
+			},
+			"rest": func(t *rapid.T) {
+				if it := land(t); it != nil {
+					require.True(t, q.rest(it))
+				}
+			},
+			"wake": func(t *rapid.T) {
+				key := rapid.StringOfN(rapid.RuneFrom([]rune("abcdef")), 1, 1, 1).Draw(t, "above")
+				q.wake(1, func(other string) bool { return other > key })
 			},
 			"": func(t *rapid.T) {
 				checkQueue(t, q)

@@ -10,6 +10,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -35,6 +36,7 @@ func (o *Owner) read(ctx context.Context) error {
 			cur = next
 		}
 		if cur.batch.Revision == 0 && !cur.before(latest) {
+			o.part(loop.Read).Succeeded()
 			select {
 			case <-wake:
 				continue
@@ -56,6 +58,7 @@ func (o *Owner) read(ctx context.Context) error {
 			return err
 		}
 		cur = next
+		o.part(loop.Read).Succeeded()
 	}
 }
 

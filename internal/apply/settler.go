@@ -9,6 +9,8 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -24,6 +26,9 @@ const (
 	inHandFor = 30 * time.Second
 	// cursorDelay is how long a move of the cursor waits for results to go with it.
 	cursorDelay = 50 * time.Millisecond
+	// cursorEvery is how often the cursor is written while changes follow each other. Each move leaves a dead row behind, and
+	// what a crash has read again for it costs a look.
+	cursorEvery = 200 * time.Millisecond
 )
 
 // result is an object that was looked at.
@@ -44,6 +49,7 @@ type settler struct {
 	o     *Owner
 	in    chan result
 	wrote time.Time // when results were written last
+	moved time.Time // when the cursor was
 	// late are objects that were recorded as in hand before their result came.
 	late map[ObjectID]bool
 }
@@ -78,9 +84,11 @@ func (s *settler) run(ctx context.Context) error {
 			}
 		}
 		batch, open = s.fill(batch, open)
-		if err := s.write(ctx, batch); err != nil {
+		s.o.part(loop.Settle).Began()
+		if err := s.write(ctx, batch, !open); err != nil {
 			return err
 		}
+		s.o.part(loop.Settle).Succeeded()
 		if !armed && s.o.tracker.busy() {
 			armed = true
 			timer.Reset(cursorDelay)
@@ -159,10 +167,11 @@ func (s *settler) fill(batch []result, open bool) ([]result, bool) {
 }
 
 // write records a batch. Its pages count as settled before, so that the cursor moves in the same transaction: if that
-// fails, the owner starts again from what the database says.
-func (s *settler) write(ctx context.Context, batch []result) error {
+// fails, the owner starts again from what the database says. After the last one the cursor stands where it can.
+func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	o := s.o
-	params := store.SettleParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term}
+	params := store.SettleParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, GuardWindow: o.cfg.Guard.Window.Seconds()}
+	params.Passed, params.PassedOf = o.guard.write()
 	var tasks taskResults
 	var objects int64
 	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
@@ -172,6 +181,9 @@ func (s *settler) write(ctx context.Context, batch []result) error {
 		if r.record == nil {
 			continue
 		}
+		if s.late[r.item.ObjectID] && o.queue.goesOn(r.item) {
+			r.record = r.record.inHand()
+		}
 		addRecord(&params, r)
 		params.CountGuard = params.CountGuard || r.guarded || r.record.heldBy == heldByGuard
 		objects += presence(r)
@@ -179,11 +191,11 @@ func (s *settler) write(ctx context.Context, batch []result) error {
 			soonest = d
 		}
 	}
-	cur, moved := o.tracker.take()
+	cur, moved := s.cursor(last)
 	if moved {
 		addCursor(&params, cur)
 	}
-	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 {
+	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 || params.Passed > 0 {
 		crash.Point(crash.BeforeSettle)
 		if err := o.record(ctx, params, tasks); err != nil {
 			return fmt.Errorf("record results of target %s: %w", o.cfg.Name, database.Explain(err))
@@ -200,6 +212,32 @@ func (s *settler) write(ctx context.Context, batch []result) error {
 		o.alarm.set(time.Now().Add(time.Duration(soonest * float64(time.Second))))
 	}
 	return s.finish(ctx, batch)
+}
+
+// cursor returns the cursor when it is to be written: after a pause at once, then every cursorEvery. Until it is taken the
+// tracker is busy, and the timer comes.
+func (s *settler) cursor(last bool) (cursor, bool) {
+	if !last && time.Since(s.moved) < cursorEvery {
+		return cursor{}, false
+	}
+	cur, moved := s.o.tracker.take()
+	if moved {
+		s.moved = time.Now()
+	}
+	return cur, moved
+}
+
+// inHand is what the ledger says of an object that was recorded as in hand and is to be looked at once more, for a change that the
+// cursor may have passed: not yet that all is well.
+func (r *record) inHand() *record {
+	in := *r
+	switch {
+	case r.gone:
+		in = record{state: desired.Pending, wanted: true, delay: inHandFor.Seconds(), called: r.called}
+	case r.state == desired.Applied:
+		in.state, in.delay = desired.Pending, inHandFor.Seconds()
+	}
+	return &in
 }
 
 // finish ends the flight of what was recorded. Objects of joined resources are looked at once more if their row is

@@ -10,12 +10,11 @@ import (
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
 const (
-	// openedAgain is how often an owner looks whether the apply that has changed an object is open.
-	openedAgain = 5 * time.Millisecond
 	// landedAgain is how often it looks whether the calls of an operation that is being stopped have ended.
 	landedAgain = 20 * time.Millisecond
 	// busyAgain and busyMost are the first and the longest pause before an owner asks again for its turn in an apply that somebody
@@ -54,6 +53,7 @@ func (o *Owner) takeTurns(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		o.part(loop.Turn).Succeeded()
 		if !busy {
 			pause = busyAgain
 		} else {
@@ -114,9 +114,7 @@ func (o *Owner) stop(ctx context.Context, ids []int64) (all bool, err error) {
 	if len(ids) == 0 {
 		return true, nil
 	}
-	// Whoever was looking when the gates closed has handed out what it decided on.
-	o.looking.Lock()
-	o.looking.Unlock() //nolint:staticcheck // a barrier
+	o.AwaitReads() // what was decided on when the gates closed is handed out
 	var landed []int64
 	for _, id := range ids {
 		if o.queue.flyingFor(id) == 0 {
@@ -320,7 +318,7 @@ func (o *Owner) settleTasks(ctx context.Context, p store.SettleParams, tasks tas
 		AppliedRevisions: p.AppliedRevisions, AppliedHashes: p.AppliedHashes, FailedHashes: p.FailedHashes, Attempts: p.Attempts, Errors: p.Errors,
 		HeldBy: p.HeldBy, Approved: p.Approved, Delays: p.Delays, Called: p.Called, Matches: p.Matches, GoneResourceIds: p.GoneResourceIds, GoneKeys: p.GoneKeys,
 		CursorRevision: p.CursorRevision, CursorSnapshot: p.CursorSnapshot, BatchRevision: p.BatchRevision, BatchSnapshot: p.BatchSnapshot, BatchXid: p.BatchXid,
-		BatchSeq: p.BatchSeq, CountGuard: p.CountGuard,
+		BatchSeq: p.BatchSeq, CountGuard: p.CountGuard, Passed: p.Passed, PassedOf: p.PassedOf, GuardWindow: p.GuardWindow,
 		TaskOperationIds: tasks.operations, TaskResourceIds: tasks.resources, TaskKeys: tasks.keys, TaskVerdicts: tasks.verdicts, TaskErrors: tasks.errs,
 	})
 	if err != nil {

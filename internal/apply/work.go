@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
@@ -107,6 +107,9 @@ func (o *Owner) callGroup(ctx context.Context, group []look) {
 		o.requeueAll(group)
 		return
 	}
+	for _, l := range group {
+		l.item.uncalled = false
+	}
 	started := time.Now()
 	crash.Point(crash.BeforeCall)
 	outcomes := o.call(callCtx, group)
@@ -120,7 +123,7 @@ func (o *Owner) callGroup(ctx context.Context, group []look) {
 
 // current reports whether the decision to make these calls still stands.
 func (o *Owner) current(group []look) bool {
-	if o.breaker.isOpen() && !o.probing(group) {
+	if o.breaker.isOpen() && !probing(group) {
 		return false
 	}
 	paused, drain := o.paused.Load(), o.draining.Load()
@@ -133,24 +136,28 @@ func (o *Owner) current(group []look) bool {
 }
 
 // probing reports whether this is the one call that an open circuit lets through.
-func (o *Owner) probing(group []look) bool {
-	_, _, flying := o.queue.depth()
-	return len(group) == 1 && flying == 1
-}
+func probing(group []look) bool { return len(group) == 1 && group[0].item.probe }
 
-// mayCall waits for the rate limit, and until the lease outlives the call: a process that is cut off from the
-// database has made its last call before another one takes over. It returns the call's context, whose time begins before
-// the look at the lease: a process that freezes in between wakes up to a call whose time is up.
+// mayCall waits until the target takes calls again that asked for none, for the rate limit, and until the lease outlives
+// the call: a process that is cut off from the database has made its last call before another one takes over. It returns
+// the call's context, whose time begins before the look at the lease: a process that freezes in between wakes up to a
+// call whose time is up.
 func (o *Owner) mayCall(ctx context.Context, calls int) (context.Context, context.CancelFunc, error) {
+	for wait := o.slow.remaining(); wait > 0; wait = o.slow.remaining() {
+		if err := o.pause(ctx, wait); err != nil {
+			return nil, nil, err
+		}
+	}
 	for range calls {
 		if err := o.token(ctx); err != nil {
 			return nil, nil, err
 		}
 	}
 	for {
+		over := o.cfg.Grant.Over(o.cfg.Timeout)
 		callCtx, cancel := context.WithTimeoutCause(ctx, o.cfg.Timeout, errCallTimeout)
 		if o.cfg.Grant.Allows(o.cfg.Timeout) && ctx.Err() == nil {
-			return punctual{callCtx}, cancel, nil
+			return punctual{callCtx, over}, cancel, nil
 		}
 		cancel()
 		if err := o.pause(ctx, leaseCheck); err != nil {
@@ -161,14 +168,19 @@ func (o *Owner) mayCall(ctx context.Context, calls int) (context.Context, contex
 
 // punctual is a context that is over when its time is, not only when its timer has fired: a process that was frozen
 // goes on where it was, and its timers fire later. A driver that looks at Err right before it does what cannot be taken
-// back has not overwritten what another process applied meanwhile.
-type punctual struct{ context.Context } //nolint:containedctx // it is a context
+// back has not overwritten what another process applied meanwhile. It goes by the clock that leases are judged by: Go's
+// stands still while the machine is suspended.
+type punctual struct {
+	context.Context //nolint:containedctx // it is a context
+
+	over func() bool
+}
 
 func (c punctual) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
 	}
-	if end, ok := c.Deadline(); ok && !time.Now().Before(end) {
+	if c.over() {
 		return context.DeadlineExceeded
 	}
 	return nil
@@ -219,7 +231,7 @@ func (o *Owner) call(callCtx context.Context, group []look) (outcomes []driver.O
 	}()
 	defer func() {
 		if p := recover(); p != nil {
-			err := panicked(p)
+			err := driver.Panicked(p)
 			o.cfg.Logger.Error("driver_panicked", "target", o.cfg.Name, "error", err)
 			outcomes = repeat(driver.Backoff(err), len(group))
 		}
@@ -235,12 +247,17 @@ func (o *Owner) call(callCtx context.Context, group []look) (outcomes []driver.O
 	}
 	if errors.Is(context.Cause(callCtx), errCallTimeout) {
 		for i := range outcomes {
-			if outcomes[i].Verdict != driver.VerdictDone {
+			if unanswered(outcomes[i].Err) {
 				outcomes[i] = driver.Backoff(&timeoutError{after: o.cfg.Timeout})
 			}
 		}
 	}
 	return outcomes
+}
+
+// unanswered reports whether a call failed because its time was up. What the target answered counts, however late that was.
+func unanswered(err error) bool {
+	return errors.Is(err, errCallTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // callBatch applies a group in one call.
@@ -255,8 +272,6 @@ func (o *Owner) callBatch(ctx context.Context, batcher driver.BatchApplier, grou
 	}
 	return outcomes
 }
-
-func panicked(p any) error { return fmt.Errorf("the driver panicked: %v\n%s", p, debug.Stack()) }
 
 func repeat(out driver.Outcome, n int) []driver.Outcome {
 	outcomes := make([]driver.Outcome, n)
@@ -303,6 +318,9 @@ func (o *Owner) finish(ctx context.Context, l look, out driver.Outcome, took tim
 	default:
 		o.answered(ctx)
 	}
+	if out.Whole && o.slow.down(out) {
+		o.cfg.Logger.Warn("target_slows_down", "target", o.cfg.Name, "error", clip(out.Err.Error()), "seconds", out.After.Seconds())
+	}
 	var lag time.Duration
 	if out.Verdict == driver.VerdictDone && !l.item.Since.IsZero() {
 		lag = time.Since(l.item.Since)
@@ -314,11 +332,20 @@ func (o *Owner) finish(ctx context.Context, l look, out driver.Outcome, took tim
 		})
 	}
 	if out.Verdict != driver.VerdictDone {
-		o.cfg.Logger.Warn("call_failed", "target", o.cfg.Name, "resource", o.object(l).Resource, "key", l.item.Key, "action", name,
-			"verdict", out.Verdict.String(), "error", clip(out.Err.Error()))
+		o.tellFailed(l, out, name)
 	}
 	if err := o.settle(ctx, l, l.outcome(l.act, out, o.cfg.Backoff)); err != nil {
 		o.dropAll([]look{l})
+	}
+}
+
+// tellFailed writes a line about a failed call, one for each cause and minute.
+func (o *Owner) tellFailed(l look, out driver.Outcome, action string) {
+	resource, text := o.object(l).Resource, clip(out.Err.Error())
+	more, due := o.refused.due(time.Now(), l.item.Key, strings.Join([]string{resource, action, out.Verdict.String(), text}, " "))
+	if due {
+		o.cfg.Logger.Warn("call_failed", "target", o.cfg.Name, "resource", resource, "key", l.item.Key, "action", action,
+			"verdict", out.Verdict.String(), "error", text, "alike_before", more)
 	}
 }
 

@@ -41,7 +41,7 @@ func (o *Owner) startBench(t *testing.T) *bench {
 			}
 			var looks [2][]look
 			for _, it := range items {
-				l := look{item: it, row: wantedRow(), paused: o.paused.Load(), clean: true, readAt: time.Now(), act: actApply}
+				l := look{item: it, row: wantedRow(), paused: o.paused.Load(), readAt: time.Now(), act: actApply}
 				looks[it.Lane] = append(looks[it.Lane], l)
 			}
 			if err := o.hand(ctx, looks); err != nil {
@@ -165,7 +165,7 @@ func TestPauseStopsCallsThatWereHandedOut(t *testing.T) {
 			<-release
 			return driver.Done()
 		}), nil)
-		group := []look{{item: liveItem("a"), row: wantedRow(), clean: true, readAt: time.Now(), act: actApply}}
+		group := []look{{item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
 		o.queue.add(t, group[0].item)
 		o.queue.tryTake(1)
 		o.paused.Store(true)
@@ -181,7 +181,7 @@ func TestOldRowIsReadAgainBeforeItsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { panic("called") }), nil)
-		group := []look{{item: liveItem("a"), row: wantedRow(), clean: true, readAt: time.Now(), act: actApply}}
+		group := []look{{item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
 		o.queue.add(t, group[0].item)
 		o.queue.tryTake(1)
 		elapse(staleAfter + time.Nanosecond)

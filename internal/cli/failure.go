@@ -95,7 +95,8 @@ func databaseFailure(err error) *Failure {
 	}
 	pending := new(migrate.PendingError)
 	newer := new(migrate.NewerSchemaError)
-	if errors.As(err, &pending) || errors.As(err, &newer) || errors.Is(err, migrate.ErrUnrecorded) {
+	encoding := new(migrate.EncodingError)
+	if errors.As(err, &pending) || errors.As(err, &newer) || errors.As(err, &encoding) || errors.Is(err, migrate.ErrUnrecorded) {
 		return schemaError(err)
 	}
 	pgErr, isPg := errors.AsType[*pgconn.PgError](err)

@@ -231,6 +231,16 @@ func checkName(s string) error {
 	return nil
 }
 
+var validHostNames = regexp.MustCompile(`^[A-Za-z0-9._-]+( *, *[A-Za-z0-9._-]+)*$`)
+
+// checkHostNames wants names of hosts with commas between.
+func checkHostNames(s string) error {
+	if s != "" && !validHostNames.MatchString(s) {
+		return fmt.Errorf(`must be names of hosts with commas between, such as "status.example.org, reconciler.example.org", not %q`, s)
+	}
+	return nil
+}
+
 // address is host:port, or "" for "off".
 func address() codec[string] {
 	return codec[string]{

@@ -56,6 +56,8 @@ type Config struct {
 	DirectURL URL
 	// Listen is the host:port of probes, metrics and status page; "" means off.
 	Listen string
+	// ListenNames are further names, separated by commas, by which both may be asked.
+	ListenNames string
 	// PprofListen is the host:port of the profiler; "" means off.
 	PprofListen string
 	Notify      Notify

@@ -51,11 +51,14 @@ const required = ""
 func globalKnobs() []knob[Config] {
 	return []knob[Config]{
 		key("database_url", func(c *Config) *URL { return &c.DatabaseURL }, URL{}, databaseURL(),
-			"The database whose tables are tracked. May lead through a pooler.").withDefault(required),
+			"The database whose tables are tracked. May lead through a pooler. A pooler's sessions keep their own `default_transaction_isolation`, "+
+				"`default_transaction_read_only` and `standard_conforming_strings`: these must have PostgreSQL's defaults for the role.").withDefault(required),
 		key("direct_url", func(c *Config) *URL { return &c.DirectURL }, URL{}, databaseURL(),
 			"The same database without a pooler in between, for LISTEN, leases and migrations.").withDefault("`database_url`"),
 		key("listen", func(c *Config) *string { return &c.Listen }, listenDefault, address(),
 			"Where probes, metrics and the status page are served."),
+		key("listen_names", func(c *Config) *string { return &c.ListenNames }, "", word("names", "separated by commas", checkHostNames),
+			"Names by which browsers and scrapers may ask there, beside addresses, `localhost`, names without a dot and the host's own.").withDefault("none"),
 		key("pprof_listen", func(c *Config) *string { return &c.PprofListen }, "", address(),
 			"Where the profiler is served, apart from everything else."),
 		key("notify", func(c *Config) *Notify { return &c.Notify }, NotifyAuto, oneOf(NotifyAuto, NotifyOn, NotifyOff),
@@ -95,7 +98,7 @@ func targetKnobs() []knob[Target] {
 			durationOrOff(syncIntervalMin, syncIntervalMax),
 			"Time between two syncs. `off` leaves those at start, after changes of options, and on request."),
 		key("sync_mode", func(t *Target) *SyncMode { return &t.SyncMode }, SyncRepair, oneOf(SyncRepair, SyncReport),
-			"What a sync does about drift: put it right, or only show it."),
+			"What syncs that nobody asked for do about differences: put them right, or only show them; see below."),
 		key("rate", func(t *Target) *float64 { return &t.Rate }, 0, floatIn(0, rateMax),
 			"Calls per second; 0 means no limit."),
 		key("backoff.min", func(t *Target) *time.Duration { return &t.Backoff.Min }, backoffMinDefault,
@@ -110,6 +113,6 @@ func targetKnobs() []knob[Target] {
 			"A greater part of the target's objects than this, deleted within the window, is held for approval; 1 holds nothing. "+
 				"Unset: 0.2, but 10 deletes always pass. Set: meant strictly, but a lone delete passes."),
 		key("guard.window", func(t *Target) *time.Duration { return &t.Guard.Window }, guardWindowDefault,
-			durationIn(guardWindowMin, guardWindowMax), "Time over which deletes are counted together."),
+			durationIn(guardWindowMin, guardWindowMax), "Time over which deletes are counted together, whoever owned the target meanwhile."),
 	}
 }

@@ -13,6 +13,7 @@ const everyFieldYAML = `
 database_url: postgres://app:pw@db:5432/shop
 direct_url: postgres://app:pw@direct:5432/shop
 listen: 0.0.0.0:9000
+listen_names: status.example.org, reconciler.example.org
 pprof_listen: 127.0.0.1:6060
 notify: "off"
 poll_interval: 2s
@@ -51,6 +52,7 @@ const everyFieldJSON = `{
 	"database_url": "postgres:\/\/app:pw@db:5432\/shop",
 	"direct_url": "postgres://app:pw@direct:5432/shop",
 	"listen": "0.0.0.0:9000",
+	"listen_names": "status.example.org, reconciler.example.org",
 	"pprof_listen": "127.0.0.1:6060",
 	"notify": "off",
 	"poll_interval": "2s",
@@ -68,10 +70,10 @@ const everyFieldJSON = `{
 
 func everyField() Config {
 	return Config{
-		DatabaseURL:     NewURL("postgres://app:pw@db:5432/shop"),
-		DirectURL:       NewURL("postgres://app:pw@direct:5432/shop"),
-		Listen:          "0.0.0.0:9000",
-		PprofListen:     "127.0.0.1:6060",
+		DatabaseURL: NewURL("postgres://app:pw@db:5432/shop"),
+		DirectURL:   NewURL("postgres://app:pw@direct:5432/shop"),
+		Listen:      "0.0.0.0:9000",
+		ListenNames: "status.example.org, reconciler.example.org", PprofListen: "127.0.0.1:6060",
 		Notify:          NotifyOff,
 		PollInterval:    2 * time.Second,
 		ShutdownTimeout: 45 * time.Second,
@@ -134,6 +136,7 @@ func TestEnvironmentSetsEveryField(t *testing.T) {
 		"RECONCILER_DATABASE_URL=postgres://app:pw@db:5432/shop",
 		"RECONCILER_DIRECT_URL=postgres://app:pw@direct:5432/shop",
 		"RECONCILER_LISTEN=0.0.0.0:9000",
+		"RECONCILER_LISTEN_NAMES=status.example.org, reconciler.example.org",
 		"RECONCILER_PPROF_LISTEN=127.0.0.1:6060",
 		"RECONCILER_NOTIFY=off",
 		"RECONCILER_POLL_INTERVAL=2s",
@@ -238,6 +241,7 @@ func TestFlagsWinOverEnvironmentOverFileOverDefault(t *testing.T) {
 		"database_url":       " from default",
 		"direct_url":         " from default",
 		"listen":             "127.0.0.1:2 from env RECONCILER_LISTEN",
+		"listen_names":       " from default",
 		"pprof_listen":       "off from default",
 		"notify":             "auto from default",
 		"poll_interval":      "200ms from default",

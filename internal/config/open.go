@@ -64,6 +64,7 @@ func (c *Config) OpenTargets(reg driver.Registry, env driver.Env) (map[string]dr
 
 func (c *Config) openTargets(reg driver.Registry, env driver.Env, skip map[int]bool, p *problems) map[string]driver.Driver {
 	drivers := make(map[string]driver.Driver, len(c.Targets))
+	var exclusive directories
 	for i, t := range c.Targets {
 		if skip[i] {
 			continue
@@ -80,6 +81,7 @@ func (c *Config) openTargets(reg driver.Registry, env driver.Env, skip map[int]b
 			continue
 		}
 		drivers[c.driverKey(drivers, i)] = d
+		exclusive.add(c, p, i, d)
 	}
 	return drivers
 }
@@ -124,6 +126,6 @@ func closeAll(drivers map[string]driver.Driver) {
 	defer cancel()
 	for _, d := range drivers {
 		// Nothing was applied; the configuration's problems are what the caller has to hear.
-		_ = d.Close(ctx)
+		_ = driver.Safely(func() error { return d.Close(ctx) })
 	}
 }

@@ -34,6 +34,7 @@ func TestPrintTableShowsOriginsAndNoSecrets(t *testing.T) {
 database_url                    postgres://app:REDACTED@db/shop  reconciler.yaml:1:15
 direct_url                      postgres://app:REDACTED@db/shop  default
 listen                          off                              flag --listen
+listen_names                                                     default
 pprof_listen                    off                              default
 notify                          auto                             default
 poll_interval                   200ms                            default

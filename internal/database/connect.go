@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,6 +19,11 @@ const (
 	// pingAfter is for how long a pooled connection may have been idle and is still taken to be alive. It is longer than the
 	// pauses between the heartbeats, and between the ticks, of a process that has nothing to do: a ping would double them.
 	pingAfter = 6 * time.Second
+	// pingTimeout is for how long such a connection may think about it.
+	pingTimeout = 2 * time.Second
+	// connLife is when a pooled connection is replaced, so that memory that its server process has gathered is given back. No
+	// failover is noticed by it: see Fleet.
+	connLife, connLifeJitter = time.Hour, 10 * time.Minute
 	// statementTimeout bounds every statement but those that set their own: nothing of ours runs for minutes.
 	statementTimeout = 60 * time.Second
 	// idleInTransactionTimeout ends the transaction of a process that froze inside one, and with it its locks.
@@ -27,32 +33,14 @@ const (
 	SessionTimeout = 15 * time.Second
 )
 
-// settings pins what decides the text form of values, which specs and keys are made of.
-var settings = map[string]string{
-	"TimeZone":                      "UTC",
-	"DateStyle":                     "ISO, MDY",
-	"IntervalStyle":                 "iso_8601",
-	"extra_float_digits":            "1",
-	"bytea_output":                  "hex",
-	"client_encoding":               "UTF8",
-	"search_path":                   "pg_catalog, pg_temp",
-	"default_transaction_isolation": "read committed",
-	"statement_timeout":             fmt.Sprintf("%dms", statementTimeout.Milliseconds()),
-	"lock_timeout":                  "10s",
-	// Our statements take milliseconds; compiling one on the strength of a wrong estimate takes tens of them.
-	"jit":                                 "off",
-	"idle_in_transaction_session_timeout": fmt.Sprintf("%dms", idleInTransactionTimeout.Milliseconds()),
-}
-
-// pooledSettings are those that a pooler in transaction mode keeps for each client; it refuses others.
-var pooledSettings = []string{"TimeZone", "DateStyle", "client_encoding"}
-
 // Options choose what differs between the connections of one process.
 type Options struct {
 	Name     string            // application_name; shown in pg_stat_activity
 	MaxConns int32             // for pools; 0 means 4
 	Settings map[string]string // on top of the pinned ones
 	Simple   bool              // through a pooler in transaction mode: no prepared statements, no settings but those it keeps
+	// Fleet is what the connections belong to. Nil: they are by themselves.
+	Fleet *Fleet
 	// OnNotice is told what PostgreSQL says beside results (NOTICE, WARNING). Nil: nobody is.
 	OnNotice func(*pgconn.Notice)
 }
@@ -60,6 +48,15 @@ type Options struct {
 // Session returns the settings of a session that holds advisory locks: the server ends it when it goes silent.
 func Session() map[string]string {
 	return map[string]string{"idle_session_timeout": fmt.Sprintf("%dms", SessionTimeout.Milliseconds())}
+}
+
+// rowsLock is how long a read of users' rows waits for a lock: a table that somebody has locked keeps only its own objects
+// waiting. It is shorter than deadlock_timeout, so that no transaction of a user is ended because we are in its way.
+const rowsLock = 500 * time.Millisecond
+
+// RowsSession are the settings of a session that reads users' rows and nothing else.
+func RowsSession() map[string]string {
+	return map[string]string{"lock_timeout": fmt.Sprintf("%dms", rowsLock.Milliseconds())}
 }
 
 // WalkSession are the settings of a session that reads the outbox all the time. Its plans are kept, and each part of the
@@ -102,9 +99,22 @@ func NewPool(ctx context.Context, url string, opts Options) (*pgxpool.Pool, erro
 		cfg.MaxConns = opts.MaxConns
 	}
 	cfg.MaxConnIdleTime = 5 * time.Minute
-	cfg.ConnConfig.Tracer = readOnlyTracer{}
+	cfg.MaxConnLifetime, cfg.MaxConnLifetimeJitter = connLife, connLifeJitter
+	cfg.PingTimeout = pingTimeout
+	cfg.ConnConfig.Tracer = readOnlyTracer{opts.Fleet}
 	cfg.AfterRelease = func(conn *pgx.Conn) bool { return writable(conn) && renewPlans(conn, planLife, planUses) }
-	cfg.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool { return idle.IdleDuration > pingAfter }
+	// When one connection broke the others may be broken as well: those that were idle at that time are asked first.
+	var broke atomic.Pointer[time.Time]
+	cfg.BeforeClose = func(conn *pgx.Conn) {
+		if conn.IsClosed() {
+			now := time.Now()
+			broke.Store(&now)
+		}
+	}
+	cfg.ShouldPing = func(_ context.Context, idle pgxpool.ShouldPingParams) bool {
+		at := broke.Load()
+		return idle.IdleDuration > pingAfter || at != nil && time.Since(*at) < idle.IdleDuration
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, connectError(cfg.ConnConfig, err)
@@ -117,11 +127,13 @@ func NewPool(ctx context.Context, url string, opts Options) (*pgxpool.Pool, erro
 		}
 		return nil, connectError(cfg.ConnConfig, err)
 	}
+	opts.Fleet.addPool(pool)
 	return pool, nil
 }
 
 func apply(cfg *pgx.ConnConfig, opts Options) {
 	cfg.ConnectTimeout = ConnectTimeout
+	cfg.DialFunc = opts.Fleet.dial
 	if cfg.RuntimeParams == nil {
 		cfg.RuntimeParams = map[string]string{}
 	}
@@ -130,19 +142,16 @@ func apply(cfg *pgx.ConnConfig, opts Options) {
 	}
 	if opts.Simple {
 		for _, name := range pooledSettings {
-			cfg.RuntimeParams[name] = settings[name]
+			cfg.RuntimeParams[name] = sessionSettings(nil)[name]
 		}
 	} else {
-		maps.Copy(cfg.RuntimeParams, settings)
-		maps.Copy(cfg.RuntimeParams, opts.Settings)
+		maps.Copy(cfg.RuntimeParams, sessionSettings(opts.Settings))
 	}
 	// After a failover the old primary may still answer: do not settle there (SQLSTATE 25006 on every write).
-	cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
-	if opts.Simple {
-		cfg.DefaultQueryExecMode = pgx.QueryExecModeExec
-	} else {
-		cfg.ValidateConnect = validateSession
+	if cfg.ValidateConnect = validateSession; opts.Simple {
+		cfg.DefaultQueryExecMode, cfg.ValidateConnect = pgx.QueryExecModeExec, validateLent
 	}
+	cfg.ValidateConnect = opts.Fleet.admitting(cfg.ValidateConnect)
 	if opts.OnNotice != nil {
 		cfg.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) { opts.OnNotice(n) }
 	}
@@ -171,6 +180,9 @@ type UnreachableError struct {
 func (e *UnreachableError) Error() string {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](e.err); ok {
 		return fmt.Sprintf("cannot connect to %s: %s", e.Where, pgErr.Message)
+	}
+	if refused := refusal(e.err); refused != nil {
+		return fmt.Sprintf("cannot connect to %s: %v", e.Where, refused)
 	}
 	cause := e.err
 	for next := errors.Unwrap(cause); next != nil; next = errors.Unwrap(cause) {

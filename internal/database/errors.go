@@ -26,6 +26,12 @@ func IsFenced(err error) bool { return Code(err) == "RC001" }
 // IsReadOnly reports whether the server is a standby, or was demoted to one.
 func IsReadOnly(err error) bool { return Code(err) == "25006" }
 
+// IsHidden reports whether a query failed because row security would hide rows from it: see valueSettings.
+func IsHidden(err error) bool {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.Code == "42501" && pgErr.Routine == "check_enable_rls"
+}
+
 // IsUnavailable reports whether the database as a whole is out of reach: no connection, going down, starting up, out
 // of connections, or read-only. Trying again later is right.
 func IsUnavailable(err error) bool {
@@ -39,7 +45,7 @@ func IsUnavailable(err error) bool {
 	if code == "" {
 		return isBroken(err)
 	}
-	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "53300" || code == "25006"
+	return strings.HasPrefix(code, "08") || strings.HasPrefix(code, "57P") || code == "53300" || code == "25006" || code == wrongServer
 }
 
 // isBroken reports whether an error that is no answer of PostgreSQL's is about the connection to it.
@@ -59,11 +65,19 @@ func Explain(err error) error {
 		return err
 	}
 	switch pgErr.Code {
-	case "3F000", "42P01", "42883":
+	case "42P01":
+		if strings.Contains(pgErr.Message, "reconciler.desired_") {
+			return fmt.Errorf("the definition of a resource is broken: see SELECT * FROM reconciler.doctor(); (%s): %w", pgErr.Message, err)
+		}
+		fallthrough
+	case "3F000", "42883":
 		if strings.Contains(pgErr.Message, "reconciler") {
 			return fmt.Errorf("the schema is missing or too old: run `reconciler migrate up` (%s): %w", pgErr.Message, err)
 		}
 	case "42501":
+		if IsHidden(err) {
+			return fmt.Errorf("row security hides rows of a tracked table from the owner of its definition, so nothing of it is applied or deleted: see SELECT * FROM reconciler.doctor(); (%s): %w", pgErr.Message, err)
+		}
 		return fmt.Errorf("a right is missing: as the owner of schema reconciler run SELECT reconciler.grant('<role>', 'runtime') (%s): %w", pgErr.Message, err)
 	}
 	return err

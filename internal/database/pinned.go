@@ -10,9 +10,6 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
-// pinSQL sets what decides the text of values and a pooler does not keep, for the rest of the transaction.
-const pinSQL = `SELECT set_config('IntervalStyle', 'iso_8601', true), set_config('bytea_output', 'hex', true), set_config('extra_float_digits', '1', true)`
-
 // walkSQL has the planner walk indexes, for the rest of the transaction; see WalkSession.
 const walkSQL = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)`
 
@@ -23,7 +20,13 @@ type Batcher interface {
 
 // Walk returns what statements are executed through that must walk an index, as in a WalkSession: each with its settings in
 // its own transaction, at no further round trip.
-func Walk(db Batcher) store.DBTX { return pinned{db, walkSQL} }
+func Walk(db Batcher) store.DBTX {
+	p := pinned{db: db, set: walkSQL}
+	if pool, ok := db.(*pgxpool.Pool); ok {
+		p.fleet = lentBy(pool)
+	}
+	return p
+}
 
 // Rows returns what users' rows are to be read through, so that a spec has the same text whatever the way: the pool
 // itself or, where it leads through a pooler, the pool with the settings pinned in each query's own
@@ -35,13 +38,33 @@ func Rows(pool *pgxpool.Pool) store.DBTX {
 	case !Pooled(pool.Config().ConnConfig):
 		return pool
 	}
-	return pinned{pool, pinSQL}
+	return pinned{pool, pinSQL, lentBy(pool)}
+}
+
+// Pin pins, through a pooler, for the rest of db's transaction what Rows pins for each statement; sessions of our own have it
+// pinned already.
+func Pin(ctx context.Context, pool *pgxpool.Pool, db store.DBTX) error {
+	if !Pooled(pool.Config().ConnConfig) {
+		return nil
+	}
+	if _, err := db.Exec(ctx, pinSQL); err != nil {
+		return err
+	}
+	fleet := lentBy(pool)
+	expect := fleet.expectSQL()
+	if expect == "" {
+		return nil
+	}
+	_, err := db.Exec(ctx, expect)
+	return fleet.expected(err)
 }
 
 // pinned sets something in the transaction of each statement.
 type pinned struct {
 	db  Batcher
 	set string
+	// fleet says which server the transaction must be on. Nil: the session cannot change it.
+	fleet *Fleet
 }
 
 // send sends settings and query as one pipeline, which is one transaction.
@@ -53,11 +76,17 @@ func (p pinned) send(ctx context.Context, sql string, args []any) (pgx.BatchResu
 	}
 	batch := &pgx.Batch{}
 	batch.Queue(p.set)
+	if expect := p.fleet.expectSQL(); expect != "" {
+		batch.Queue(expect)
+	}
+	ahead := batch.Len()
 	batch.Queue(sql, args...)
 	results := p.db.SendBatch(ctx, batch)
-	if _, err := results.Exec(); err != nil {
-		_ = results.Close() // says the same
-		return nil, err
+	for range ahead {
+		if _, err := results.Exec(); err != nil {
+			_ = results.Close() // says the same
+			return nil, p.fleet.expected(err)
+		}
 	}
 	return results, nil
 }

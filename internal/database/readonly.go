@@ -10,7 +10,7 @@ const readOnlyMark = "reconciler_read_only"
 
 // readOnlyTracer marks connections whose server has become read-only (it was demoted, or was a standby all along), so
 // that the pool drops them and finds the primary again.
-type readOnlyTracer struct{}
+type readOnlyTracer struct{ fleet *Fleet }
 
 // TraceQueryStart does nothing.
 func (readOnlyTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {

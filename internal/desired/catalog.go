@@ -40,7 +40,7 @@ func (c *Catalog) Reload(ctx context.Context, db store.DBTX) (changed bool, err 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, row := range rows {
-		if old, ok := c.resources[row.ID]; ok && old.Version == row.Version && old.anyTarget == row.AnyTarget {
+		if old, ok := c.resources[row.ID]; ok && old.is(row) {
 			next[row.ID] = old
 			continue
 		}

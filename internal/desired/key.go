@@ -2,6 +2,9 @@ package desired
 
 import "strings"
 
+// KeyBytesMost is the longest key that the ledger's index can hold, with room to spare.
+const KeyBytesMost = 2000
+
 // JoinKey makes an object's key from the texts of its key columns: the text itself for one column; several are
 // joined by '/', with '\' before every '/' and '\' inside a part. It is reconciler.key_expression in Go.
 func JoinKey(parts []string) string {

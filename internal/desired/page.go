@@ -15,28 +15,37 @@ type Page struct {
 	Spoiled bool     // some row could not be read: Differ holds every key, for each to be looked at by itself
 }
 
-// from is the part of a page query that finds the rows: $1 target name, $3 page rows, and (but for the first page)
-// $4... the key to go on after. The first page is a query of its own: "first OR key > x" would not walk the index.
-// A row that names no target is for every target; a union, because OR would not walk an index there either. The LIMIT is
-// a subquery, so that the planner does not know it: on a table without statistics it takes all rows for fewer than a page,
-// and would read and sort the rest of the table for each.
+// from is the part of a page query that finds the rows, CTEs that end with page: $1 target name, $3 page rows, and (but for
+// the first page) $4... the key to go on after. The first page is a query of its own: "first OR key > x" would not walk the
+// index. The LIMIT is a subquery, so that the planner does not know it: on a table without statistics it takes all rows for
+// fewer than a page, and would read and sort the rest of the table for each.
+// A row that names no target is for every target; a union, because OR would not walk an index there either. Each side is
+// planned by itself: under the LIMIT of both the planner takes a hundredth of the rows for enough, and walked the primary
+// key, past every row of the table, to the few that one side has.
 func (r *Resource) from(columns string, filter string, first bool) string {
+	if filter == "" || !r.anyTarget {
+		if filter != "" {
+			filter = "d.target = $1 AND " + filter
+		}
+		return "page AS MATERIALIZED " + r.stretch(columns, filter, "", first)
+	}
+	walk := ""
+	if r.indexed {
+		walk = "d.target, " // "IS NULL" fixes no value for the planner: without it the rows of the index are sorted
+	}
+	order := r.each(func(n int) string { return fmt.Sprintf("key_%d", n) })
+	return fmt.Sprintf("named AS MATERIALIZED %s, every AS MATERIALIZED %s, page AS MATERIALIZED (SELECT * FROM (TABLE named UNION ALL TABLE every) AS u ORDER BY %s LIMIT $3::int)",
+		r.stretch(columns, "d.target = $1 AND "+filter, "", first), r.stretch(columns, "d.target IS NULL AND "+filter, walk, first), order)
+}
+
+// stretch reads rows in key order, at most a page of them.
+func (r *Resource) stretch(columns, where, walk string, first bool) string {
 	keys := r.each(func(n int) string { return fmt.Sprintf("d.key_%d", n) })
 	after := "true"
 	if !first {
 		after = fmt.Sprintf("(%s) > (%s)", keys, r.each(func(n int) string { return r.typed(n, fmt.Sprintf("$%d::text", n+3)) }))
 	}
-	one := func(where string) string {
-		return fmt.Sprintf("(SELECT %s FROM %s AS d WHERE %s %s ORDER BY %s LIMIT (SELECT $3::int))", columns, r.view, where, after, keys)
-	}
-	if filter == "" {
-		return one("")
-	}
-	if !r.anyTarget {
-		return one("d.target = $1 AND " + filter)
-	}
-	order := r.each(func(n int) string { return fmt.Sprintf("key_%d", n) })
-	return fmt.Sprintf("(SELECT * FROM (%s UNION ALL %s) AS u ORDER BY %s LIMIT (SELECT $3::int))", one("d.target = $1 AND "+filter), one("d.target IS NULL AND "+filter), order)
+	return fmt.Sprintf("(SELECT %s FROM %s AS d WHERE %s %s AND %s ORDER BY %s%s LIMIT (SELECT $3::int))", columns, r.view, where, after, fits, walk, keys)
 }
 
 // buildPage compares a page of running rows with the ledger inside PostgreSQL, so that only what differs crosses the
@@ -49,7 +58,7 @@ func (r *Resource) buildPage(first bool) string {
 	if !first {
 		all += r.keys
 	}
-	return fmt.Sprintf(`WITH page AS MATERIALIZED (%s)
+	return fmt.Sprintf(`WITH %s
 SELECT true, (SELECT count(*) FROM page), NULL::text, (SELECT ARRAY[%s] FROM page AS p ORDER BY %s LIMIT 1)
 UNION ALL
 SELECT false, 0, p.key, NULL FROM page AS p
@@ -65,7 +74,7 @@ WHERE l.state IS NULL OR NOT l.wanted
 func (r *Resource) buildKeys(first bool) string {
 	typed := r.each(func(n int) string { return fmt.Sprintf("d.key_%d", n) })
 	last := r.each(func(n int) string { return r.text(n, fmt.Sprintf("p.key_%d", n)) })
-	return fmt.Sprintf("SELECT $1::text IS NULL AND $2::int IS NULL, p.key, ARRAY[%s] FROM %s AS p", last, r.from("d.key, "+typed, "", first))
+	return fmt.Sprintf("WITH %s SELECT $1::text IS NULL AND $2::int IS NULL, p.key, ARRAY[%s] FROM page AS p", r.from("d.key, "+typed, "", first), last)
 }
 
 // pageSQLs are the two queries of a kind of page.

@@ -84,6 +84,36 @@ func TestPagesAndReadsWalkIndexes(t *testing.T) {
 	}
 }
 
+// A target that has few rows among many, and rows for every target, few or a fifth of all: a page walks the index that
+// index_advice demands and reads no row of others, wherever the rows lie.
+func TestF96_PagesOfFewRowsWalkTheAdvisedIndex(t *testing.T) {
+	t.Parallel()
+	const rows, page = 50_000, 500
+	for name, every := range map[string]int{"NoneForEvery": rows + 1, "SomeForEvery": 997, "ManyForEvery": 5} {
+		for _, order := range []string{"n", "md5(n::text)"} {
+			t.Run(name+"By"+order, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, `CREATE TABLE apps (id bigint PRIMARY KEY, region text, on_ boolean NOT NULL); ALTER TABLE apps SET (autovacuum_enabled = off)`,
+					`SELECT reconciler.track('app', 'apps', '{id}', 'region', 'on_')`)
+				w.Exec(t, w.text(t, `SELECT replace(reconciler.index_advice(1), 'CONCURRENTLY', '')`))
+				w.Exec(t, fmt.Sprintf(`INSERT INTO apps SELECT n, CASE WHEN n %% %d = 0 THEN NULL WHEN n %% 500 = 1 THEN 'eu' ELSE 't' || n %% 6 END, n %% 4 > 0
+					FROM generate_series(1, %d) AS n ORDER BY %s`, every, rows, order))
+				p := &planner{t: t, conn: w.Conn(t), known: true}
+				app := w.resource(t, "app")
+				for _, statistics := range []string{"SELECT", "ANALYZE apps"} {
+					w.Exec(t, statistics)
+					for _, after := range [][]string{nil, {"25000"}, {"49000"}} {
+						_, err := app.Page(t.Context(), p, "eu", targetEU, after, page, false)
+						require.ErrorIs(t, err, errExplained)
+						// Of each side a page at most, and the ledger's row for each of the page.
+						require.LessOrEqual(t, rowsRead(t, p.plan), 3*page, "after %v, %s:\n%s", after, statistics, p.plan)
+					}
+				}
+			})
+		}
+	}
+}
+
 // A plan made when a table was small must not serve when it is large: of one with a row or two all is read, for it is one
 // block; on a young one an index by a status costs the planner as much as the primary key; and a connection keeps its plan
 // until somebody analyzes the table.

@@ -28,6 +28,8 @@ type Row struct {
 	Task   *Task  // nil when no apply has to do with the object
 	// Unopened: an apply has changed the object, or perhaps has, and is not open yet: whether its gate is closed is not known.
 	Unopened bool
+	// First: the ledger did not say that the target may have the object. Now it does: the read has recorded it for a call.
+	First bool
 }
 
 // Task is the task of an apply that governs an object.
@@ -54,19 +56,36 @@ type Entry struct {
 	AppliedAt       *time.Time
 }
 
+// SpecMost is the largest spec that is applied, in bytes. The object of a larger one is blocked, and it is not even sent here.
+const SpecMost = 1 << 20
+
+// readSQLs are the queries of a kind of read: by default, with the tasks that govern objects, and of one key, with tasks.
+type readSQLs struct{ plain, governed, alone string }
+
+// buildReads makes the queries of plain reads, and of those that record what is about to be called for the first time.
+func (r *Resource) buildReads() (reads, firsts readSQLs) {
+	const order = "ORDER BY n"
+	plain, governed, alone := r.buildRead(false, false), r.buildRead(true, false), r.buildRead(true, true)
+	reads = readSQLs{plain + order, governed + order, alone + order}
+	firsts = readSQLs{r.buildFirst(plain, "NOT governed"), r.buildFirst(governed, "is_open IS NOT FALSE"), r.buildFirst(alone, "is_open IS NOT FALSE")}
+	return reads, firsts
+}
+
 // buildRead reads objects by key: $1 target name, $2 target id, $3 keys, $4... the parts of the keys; governed: and the
 // tasks that govern them.
 // Every side is a LATERAL lookup with a LIMIT: on young tables without statistics a join would become a
 // scan of everything. See wanted for alone.
 func (r *Resource) buildRead(governed, alone bool) string {
-	task, tasks := "NULL::bigint, NULL::boolean, NULL::boolean", ""
+	task, tasks := "NULL::bigint AS operation_id, NULL::boolean AS is_open, NULL::boolean AS reapply", ""
 	if governed {
 		task, tasks = "g.operation_id, g.is_open, g.reapply", "LEFT JOIN LATERAL ("+fmt.Sprintf(taskSQL, r.ID, "$2", "i.key")+") AS g ON true\n"
 	}
 	var b strings.Builder
-	b.WriteString("SELECT i.n, i.key, d.found, d.spec, d.match, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
+	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN octet_length(d.spec) <= %d THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, ", SpecMost)
+	b.WriteString("d.match, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
-	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at, " + task + ", " + fmt.Sprintf(unopenedSQL, r.ID) + ", " + fmt.Sprintf(governedSQL, "$2") + "\n")
+	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
+		fmt.Sprintf(unopenedSQL, r.ID) + " AS unopened, " + fmt.Sprintf(governedSQL, "$2") + " AS governed, false AS first\n")
 	b.WriteString("FROM unnest($3::text[]")
 	if !r.Removed {
 		for n := range r.keys {
@@ -84,7 +103,7 @@ func (r *Resource) buildRead(governed, alone bool) string {
 		fmt.Fprintf(&b, "SELECT true AS found, d.spec::text AS spec, d.match::text AS match FROM %s AS d WHERE ", r.view)
 		b.WriteString(r.wanted(alone) + " LIMIT 2")
 	}
-	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = i.key LIMIT 1) AS l ON true\n%sORDER BY i.n", r.ID, tasks)
+	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = i.key LIMIT 1) AS l ON true\n%s", r.ID, tasks)
 	return b.String()
 }
 
@@ -134,50 +153,65 @@ func planned(args []any, n int) []any {
 	return append([]any{pgx.QueryExecModeExec}, args...)
 }
 
+// read is how objects are read.
+type read struct {
+	db       store.DBTX
+	target   string
+	targetID int32
+	sqls     readSQLs
+	args     []any // after the keys
+}
+
 // Read reads objects of one target by key, in the order of the keys, one row for each. A row that cannot be read
 // has its Err set and spoils no other; the error returned is about the database or the definition.
 func (r *Resource) Read(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string) ([]Row, error) {
-	rows, err := r.readBatch(ctx, db, target, targetID, keys)
+	return r.readKeys(ctx, read{db: db, target: target, targetID: targetID, sqls: r.reads}, keys)
+}
+
+func (r *Resource) readKeys(ctx context.Context, how read, keys []string) ([]Row, error) {
+	rows, err := r.readBatch(ctx, how, keys)
 	if err == nil || !isDataError(err) {
 		return rows, err
 	}
 	if len(keys) == 1 {
-		rows, _, err := r.readAll(ctx, db, r.readAloneSQL, target, targetID, keys)
+		rows, _, err := r.readAll(ctx, how, how.sqls.alone, keys)
 		if err == nil || !isDataError(err) {
 			return rows, err
 		}
-		row, err := r.readSpoiled(ctx, db, targetID, keys[0], err)
+		row, err := r.readSpoiled(ctx, how.db, how.targetID, keys[0], err)
 		return []Row{row}, err
 	}
 	half := len(keys) / 2
-	left, err := r.Read(ctx, db, target, targetID, keys[:half])
+	left, err := r.readKeys(ctx, how, keys[:half])
 	if err != nil {
 		return nil, err
 	}
-	right, err := r.Read(ctx, db, target, targetID, keys[half:])
+	right, err := r.readKeys(ctx, how, keys[half:])
 	return append(left, right...), err
 }
 
 // readBatch reads with the query that the last read found to be the right one, and with the other if it was not.
-func (r *Resource) readBatch(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string) ([]Row, error) {
-	with, sql := r.governed.Load(), r.readSQL
+func (r *Resource) readBatch(ctx context.Context, how read, keys []string) ([]Row, error) {
+	with, sql := r.governed.Load(), how.sqls.plain
 	if with {
-		sql = r.readGovernedSQL
+		sql = how.sqls.governed
 	}
-	rows, governed, err := r.readAll(ctx, db, sql, target, targetID, keys)
+	rows, governed, err := r.readAll(ctx, how, sql, keys)
 	if err == nil && governed != with {
 		r.governed.Store(governed)
 		if governed {
-			rows, _, err = r.readAll(ctx, db, r.readGovernedSQL, target, targetID, keys)
+			rows, _, err = r.readAll(ctx, how, how.sqls.governed, keys)
 		}
 	}
 	return rows, err
 }
 
-// readAll reads objects by one of the queries of buildRead, and says whether there may be tasks that govern objects; of no
+// readAll reads objects by one of the queries of buildReads, and says whether there may be tasks that govern objects; of no
 // key that could be a row's it says so of none.
-func (r *Resource) readAll(ctx context.Context, db store.DBTX, sql, target string, targetID int32, keys []string) (out []Row, governed bool, err error) {
-	args, places, out := r.readArgs(target, targetID, keys)
+func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []string) (out []Row, governed bool, err error) {
+	db, targetID := how.db, how.targetID
+	args, places, out := r.readArgs(how.target, targetID, keys)
+	args = append(args, how.args...)
 	result, err := db.Query(ctx, sql, planned(args, len(keys))...)
 	if err != nil {
 		return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
@@ -237,6 +271,7 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 	var (
 		found                     *bool
 		spec, match               []byte
+		bytes                     *int32
 		state                     *State
 		wanted, present, approved *bool
 		desired                   *int64
@@ -245,16 +280,19 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 		open, reapply             *bool
 		e                         Entry
 	)
-	err = result.Scan(&n, &row.Key, &found, &spec, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
-		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed)
+	err = result.Scan(&n, &row.Key, &found, &spec, &bytes, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
+		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed, &row.First)
 	if err != nil {
 		return 0, row, false, err
 	}
 	if found != nil {
 		row.Wanted, row.Spec, row.Match = spec != nil, spec, match
-		if spec == nil {
+		switch {
+		case bytes == nil:
 			row.Err = errors.New("its spec is null")
-		} else {
+		case spec == nil:
+			row.Err = fmt.Errorf("its spec has %d bytes; the largest that is applied has %d", *bytes, SpecMost)
+		default:
 			row.Hash = driver.HashSpec(spec)
 		}
 	}
@@ -269,9 +307,9 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 	return n, row, governed, nil
 }
 
-const entrySQL = `SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
+const entrySQL = `SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
   l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
-  g.operation_id, g.is_open, g.reapply, ` + unopenedSQL + `, true
+  g.operation_id, g.is_open, g.reapply, ` + unopenedSQL + `, true, false
 FROM (SELECT $3::text AS key) AS i
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = %[1]d AND l.key = i.key LIMIT 1) AS l ON true
 LEFT JOIN LATERAL (` + taskSQL + `) AS g ON true WHERE $2::int = %[1]d`
@@ -347,7 +385,7 @@ func isDataError(err error) bool {
 		return false
 	}
 	switch pgErr.Code[:2] {
-	case "08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "F0", "XX":
+	case "08", "25", "28", "3D", "3F", "40", "42", "53", "55", "57", "58", "F0", "RC", "XX":
 		return false
 	}
 	return true

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
@@ -222,5 +223,82 @@ func TestReadSaysWhatAnApplyMayHold(t *testing.T) {
 	begin(`'large'`, `INSERT INTO apps SELECT n, 'a:1' FROM generate_series(1001, 1999) AS n`)
 	require.Empty(t, unopened())
 	begin(`'and more'`, `INSERT INTO apps SELECT n, 'a:1' FROM generate_series(2001, 2002) AS n`)
+	require.Equal(t, []string{"app/1", "app/2", "app/3"}, unopened())
+	begin(`'another one'`, `UPDATE owners SET site = 3`)
 	require.Equal(t, []string{"app/1", "app/2", "app/3", "site/1", "site/2", "site/3"}, unopened())
+}
+
+// An owner's read gives what it is about to call for the first time its ledger row, and nothing else.
+func TestReadToCallRecordsWhatTheLedgerDoesNotKnow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id bigint PRIMARY KEY, region text NOT NULL, on_ boolean NOT NULL, n int)`,
+		`SELECT reconciler.track('app', 'apps', '{id}', 'region', 'on_', 'jsonb_build_object(''n'', 1 / n)')`,
+		`UPDATE reconciler.targets SET owner = '11111111-1111-1111-1111-111111111111', term = 3, lease_ttl = '1 h' WHERE id = 1`,
+		`INSERT INTO apps VALUES (1, 'eu', true, 1), (2, 'eu', false, 1), (3, 'us', true, 1), (4, 'eu', true, 1), (5, 'eu', true, 0), (6, 'eu', true, 1), (7, 'eu', true, 1)`,
+		`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by, next_attempt_at) VALUES
+			(1, 1, '4', 'held', true, false, 'pause', NULL), (1, 1, '6', 'failing', true, true, NULL, '2100-01-01')`)
+	app := w.resource(t, "app")
+	by := desired.Caller{Owner: "11111111-1111-1111-1111-111111111111", Term: 3, Flush: true}
+	read := func(by desired.Caller) ([]desired.Row, error) {
+		return app.ReadToCall(t.Context(), w.Pool, "eu", targetEU, []string{"1", "2", "3", "4", "5", "6", "none"}, by)
+	}
+	const ledger = `SELECT key || ' ' || state || ' ' || wanted || ' ' || present || ' ' || coalesce(next_attempt_at < clock_timestamp() + interval '31 s', false) FROM reconciler.ledger ORDER BY key`
+
+	_, err := read(desired.Caller{Owner: by.Owner, Term: 2})
+	require.True(t, database.IsFenced(err), err)
+	require.Len(t, w.lines(t, ledger), 2)
+
+	rows, err := read(by)
+	require.NoError(t, err)
+	require.Equal(t, []string{"1 pending true true true", "4 pending true true true", "6 failing true true false"}, w.lines(t, ledger))
+	var firsts []string
+	for _, row := range rows {
+		if row.First {
+			firsts = append(firsts, row.Key)
+			require.Equal(t, desired.Pending, row.Ledger.State)
+			require.True(t, row.Ledger.Present && row.Ledger.Wanted)
+			require.Nil(t, row.Ledger.HeldBy)
+		}
+	}
+	require.Equal(t, []string{"1", "4"}, firsts)
+
+	rows, err = read(by)
+	require.NoError(t, err)
+	for _, row := range rows {
+		require.False(t, row.First, "it is known: %s", row.Key)
+	}
+	_, err = app.Read(t.Context(), w.Pool, "eu", targetEU, []string{"7"})
+	require.NoError(t, err)
+	require.Len(t, w.lines(t, ledger), 3, "who only looks records nothing")
+}
+
+// What is recorded for a first call outlives a crash of the server by itself where no event may tell of it.
+func TestFirstCallsThatNoEventTellsOfAreFlushed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id bigint PRIMARY KEY, region text NOT NULL)`, `SELECT reconciler.track('app', 'apps', '{id}', 'region')`,
+		`UPDATE reconciler.targets SET owner = '11111111-1111-1111-1111-111111111111', lease_ttl = '1 h' WHERE id = 1`, `INSERT INTO apps SELECT n, 'eu' FROM generate_series(1, 3) AS n`,
+		`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at) VALUES (1, 1, '2', 'pending', true, false, now()), (1, 1, '3', 'pending', true, true, now())`)
+	app := w.resource(t, "app")
+	for name, c := range map[string]struct {
+		key   string
+		flush bool
+		want  string
+	}{
+		"AnEventTells":        {"1", false, "off"},
+		"NoEventTells":        {"1", true, "on"},
+		"TheCursorMayBePast":  {"2", false, "on"},
+		"NothingIsRecorded":   {"3", true, "off"},
+		"ThereIsNothingToTry": {"4", true, "off"},
+	} {
+		tx, err := w.Pool.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), `SET LOCAL synchronous_commit = off`)
+		require.NoError(t, err)
+		_, err = app.ReadToCall(t.Context(), tx, "eu", targetEU, []string{c.key}, desired.Caller{Owner: "11111111-1111-1111-1111-111111111111", Flush: c.flush})
+		require.NoError(t, err)
+		have := ""
+		require.NoError(t, tx.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&have))
+		require.NoError(t, tx.Rollback(t.Context()))
+		require.Equal(t, c.want, have, name)
+	}
 }

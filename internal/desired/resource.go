@@ -2,6 +2,7 @@ package desired
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -20,14 +21,14 @@ type Resource struct {
 	keys      int  // number of key columns
 	joined    bool // has depends_on
 	anyTarget bool // some row may name no target, which means every target
+	indexed   bool // rows that name no target can be walked in key order by an index
 	view      string
 	casts     []string // per key column: format of text -> typed value
 	texts     []string // per key column: format of typed value -> text
 	matches   map[string]matchColumn
 
-	readSQL, readGovernedSQL string
-	readAloneSQL             string // of one key, with tasks
-	castSQL                  string
+	reads, firsts readSQLs
+	castSQL       string
 
 	governed atomic.Bool // the last read found that tasks of an apply may govern objects
 
@@ -46,17 +47,31 @@ func (r *Resource) Joined() bool { return r.joined }
 func newResource(row store.ResourceListRow) *Resource {
 	r := &Resource{
 		ID: row.ID, Name: row.Name, Version: row.Version, Removed: row.Removed,
-		keys: len(row.KeyTypes), joined: len(row.MatchColumns) > 0, anyTarget: row.AnyTarget,
+		keys: len(row.KeyCasts), joined: len(row.MatchColumns) > 0, anyTarget: row.AnyTarget, indexed: row.TargetIndexed,
 		view:  pgx.Identifier{"reconciler", "desired_" + row.Name}.Sanitize(),
 		casts: row.KeyCasts, texts: row.KeyTexts, matches: map[string]matchColumn{},
 	}
 	for i, column := range row.MatchColumns {
-		r.matches[column] = matchColumn{column: fmt.Sprintf("match_%d", i+1), typ: row.MatchTypes[i]}
+		r.matches[column] = matchColumn{column: fmt.Sprintf("match_%d", i+1), typ: row.MatchCasts[i]}
 	}
-	r.readSQL, r.readGovernedSQL, r.readAloneSQL, r.castSQL = r.buildRead(false, false), r.buildRead(true, false), r.buildRead(true, true), r.buildCast()
+	r.reads, r.firsts = r.buildReads()
+	r.castSQL = r.buildCast()
 	r.pages = pageSQLs{first: r.buildPage(true), next: r.buildPage(false)}
 	r.keyPages = pageSQLs{first: r.buildKeys(true), next: r.buildKeys(false)}
 	return r
+}
+
+// is reports whether a definition is still the one that r was made from, and its types have their names of then.
+func (r *Resource) is(row store.ResourceListRow) bool {
+	if r.Version != row.Version || r.anyTarget != row.AnyTarget || r.indexed != row.TargetIndexed || !slices.Equal(r.casts, row.KeyCasts) || len(r.matches) != len(row.MatchColumns) {
+		return false
+	}
+	for i, column := range row.MatchColumns {
+		if r.matches[column].typ != row.MatchCasts[i] {
+			return false
+		}
+	}
+	return true
 }
 
 // each calls format for every key column (numbered from 1) and joins the results with ", ".

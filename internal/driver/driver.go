@@ -39,7 +39,8 @@ func HashSpec(spec []byte) Hash {
 func (h Hash) String() string { return hex.EncodeToString(h[:]) }
 
 // Driver applies objects to one target. Its methods are called concurrently for different objects. A call whose
-// context was cancelled is Backoff: it says nothing about the target or the object.
+// context has ended before the target answered is Backoff with the context's error, wrapped: it says nothing about the target or the
+// object. What the target did answer stands, also when the time is up.
 type Driver interface {
 	// Apply brings the object to its spec.
 	Apply(ctx context.Context, obj Object) Outcome
@@ -82,6 +83,24 @@ type Checker interface {
 type HealthReporter interface {
 	// Health returns nil when what was applied is healthy, and otherwise why it is not, or why that is not known.
 	Health(ctx context.Context) error
+}
+
+// Home says on whose behalf a target is called.
+type Home struct {
+	ID       string // of the reconciler's schema; it goes with a dump
+	System   string // identifier of the PostgreSQL system; it stays when the database is made anew
+	Database string // its name
+}
+
+// Starter is a driver that is told when this process begins to own its target, before the first call: again and again, as targets go
+// from process to process.
+type Starter interface {
+	Start(ctx context.Context, home Home)
+}
+
+// Exclusive is a driver whose target is a directory that no other target may have, or have a part of.
+type Exclusive interface {
+	Directory() string
 }
 
 // Troubled is a driver that goes on working after its calls have returned (a reload command), and can say

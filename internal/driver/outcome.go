@@ -47,6 +47,8 @@ type Outcome struct {
 	Verdict Verdict
 	After   time.Duration // VerdictRetryAfter only
 	Err     error         // nil for VerdictDone, never nil otherwise; its text reaches the ledger
+	// Whole: the target asks for no calls at all until After is over, not only for none for this object. VerdictRetryAfter only.
+	Whole bool
 }
 
 var errUnspecified = errors.New("the driver gave no reason")
@@ -61,6 +63,13 @@ func Backoff(err error) Outcome { return failed(VerdictBackoff, err) }
 func RetryAfter(after time.Duration, err error) Outcome {
 	o := failed(VerdictRetryAfter, err)
 	o.After = max(after, 0)
+	return o
+}
+
+// SlowDown is RetryAfter of a target that is called too often: it is not called for any object until then.
+func SlowDown(after time.Duration, err error) Outcome {
+	o := RetryAfter(after, err)
+	o.Whole = true
 	return o
 }
 

@@ -16,6 +16,9 @@ import (
 // leftover is the name of a file that a killed process was still writing. Readers of a target know it by its dot.
 var leftover = regexp.MustCompile(`^\.reconciler-[A-Z0-9]+\.tmp$`)
 
+// mark is the file that says whose a target's directory is.
+const mark = ".reconciler-owner"
+
 // files returns the content of every file of a target by its path in it. A target without a directory is empty.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
@@ -24,7 +27,7 @@ func files(t *testing.T, dir string) map[string]string {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // removed meanwhile
 		}
-		if err != nil || entry.IsDir() || leftover.MatchString(entry.Name()) {
+		if err != nil || entry.IsDir() || leftover.MatchString(entry.Name()) || path == filepath.Join(dir, mark) {
 			return err
 		}
 		content, err := os.ReadFile(path)

@@ -19,7 +19,7 @@ func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
 	w := newWorld(t)
 	w.exec(`CREATE TABLE notes (id text PRIMARY KEY, region text NOT NULL, secret text);
 		SELECT reconciler.track('note', 'notes', '{id}', 'region')`)
-	w.configure([]object{w.fileTarget("eu")})
+	w.configure([]object{w.fileTarget("ap"), w.fileTarget("eu")})
 	d := w.start()
 	w.wait()
 	status, body, err := d.get("/")
@@ -29,9 +29,9 @@ func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
 	require.Contains(t, body, "leads.")
 	require.Contains(t, body, "<p>There is none.</p>")
 
-	// A key that is too long fails in a target that no config has, before eu has its turn.
+	// A key that is too long fails, before eu and a target that no config has have their turn.
 	w.exec(`BEGIN; SELECT reconciler.begin_apply('release <script>alert(1)</script>');
-		INSERT INTO notes VALUES (repeat('hush', 600), '<script>', 'hush'), ('hush', 'eu', 'hush'); COMMIT`)
+		INSERT INTO notes VALUES (repeat('hush', 600), 'ap', 'hush'), ('hush', 'eu', 'hush'), ('hush2', 'hush', 'hush'); COMMIT`)
 	require.Equal(t, "failed", w.text(`SELECT state FROM reconciler.apply_wait(1)`))
 	eventually(t, patience, func() error {
 		status, body, err = d.get("/")
@@ -42,9 +42,10 @@ func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
 	}, "the page looks again")
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, body, "<h3>apply 1 (<bdi>release &lt;script&gt;alert(1)&lt;/script&gt;</bdi>): failed</h3>")
-	require.Contains(t, body, "2 of 2 targets done; 0 of 2 objects completed, 1 failed, 0 superseded, 1 pending.\n<br>First failure: `reconciler apply show 1` says why\n<br>Next: Mend it, then try what failed again: SELECT reconciler.apply_retry(1);")
-	require.Contains(t, body, "<tr><td>1</td><td>(in no config)</td><td>failed</td><td>0/1</td><td>1</td><td></td></tr>")
+	require.Contains(t, body, "3 of 3 targets done; 0 of 3 objects completed, 1 failed, 0 superseded, 2 pending.\n<br>First failure: ap; `reconciler apply show 1` says why\n<br>Next: Mend it, then try what failed again: SELECT reconciler.apply_retry(1);")
+	require.Contains(t, body, "<tr><td>1</td><td><bdi>ap</bdi></td><td>failed</td><td>0/1</td><td>1</td><td></td></tr>")
 	require.Contains(t, body, "<tr><td>2</td><td><bdi>eu</bdi></td><td>halted</td><td>0/1</td><td>0</td><td></td></tr>")
+	require.Contains(t, body, "<tr><td>3</td><td>(in no config)</td><td>halted</td><td>0/1</td><td>0</td><td></td></tr>")
 	require.NotContains(t, body, "hush")
 	require.NotContains(t, body, "<script>")
 	require.NotContains(t, body, "longer than", "an error text")

@@ -59,7 +59,7 @@ func TestListenThroughAPoolerIsFoundNotToWork(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string]string{
 		"Strict":  "",
-		"Lenient": "ignore_startup_parameters = extra_float_digits,options,search_path,IntervalStyle,bytea_output,default_transaction_isolation,statement_timeout,lock_timeout,idle_in_transaction_session_timeout,idle_session_timeout,synchronous_commit",
+		"Lenient": "ignore_startup_parameters = options,search_path,IntervalStyle,bytea_output,extra_float_digits,lc_monetary,lc_numeric,lc_time,quote_all_identifiers,xmlbinary,row_security,client_min_messages,standard_conforming_strings,transform_null_equals,array_nulls,xmloption,check_function_bodies,default_transaction_isolation,default_transaction_read_only,default_transaction_deferrable,synchronous_commit,statement_timeout,lock_timeout,idle_in_transaction_session_timeout,idle_session_timeout,jit,plan_cache_mode,enable_indexscan,enable_nestloop,enable_sort,enable_seqscan,enable_bitmapscan",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

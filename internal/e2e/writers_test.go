@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -80,10 +81,17 @@ func (w *world) write(r *rand.Rand, l load) *writers {
 // stop ends all writers after the transaction that they are in. I8: none of them may have failed.
 func (x *writers) stop() {
 	x.t.Helper()
+	eventually(x.t, patience, func() error {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if n := x.counts["update"]; n <= 10 {
+			return fmt.Errorf("only %d updates", n)
+		}
+		return nil
+	}, "the writers write more than next to nothing")
 	x.cancel()
 	x.done.Wait()
 	x.t.Logf("written: %v", x.counts)
-	require.Greater(x.t, x.counts["update"], 10, "the writers wrote next to nothing")
 }
 
 func (x *writers) run(ctx context.Context, conn *pgx.Conn, r *rand.Rand, l load) {

@@ -279,6 +279,6 @@ func (p *crashProcess) stop() {
 // expire ends the leases of a process that is dead, and its share of the targets: the next one need not wait for that.
 func (w *crashWorld) expire() {
 	w.t.Helper()
-	w.exec(`UPDATE reconciler.targets SET lease_until = clock_timestamp() WHERE owner IS NOT NULL;
-UPDATE reconciler.leases SET lease_until = clock_timestamp() WHERE owner IS NOT NULL; DELETE FROM reconciler.instances`)
+	w.exec(`UPDATE reconciler.targets SET owner = NULL, clean = false WHERE owner IS NOT NULL;
+UPDATE reconciler.leases SET owner = NULL WHERE owner IS NOT NULL; DELETE FROM reconciler.instances`)
 }

@@ -16,6 +16,7 @@ import (
 const (
 	partServer  = "postgres"
 	partWriters = "connections of writers"
+	partOrder   = "order" // is ill while users, neighbours or operators do what they should not; see novelties
 )
 
 // awake is the part that is ill while a replica is frozen.
@@ -37,6 +38,7 @@ func (w *world) inject() {
 	last := w.began.Add(w.plan.Lasts)
 	for {
 		w.reviveAll()
+		_ = w.pay() // what is left is tried again
 		next := last
 		if len(faults) > 0 {
 			next = w.began.Add(faults[0].At)
@@ -65,6 +67,7 @@ func (w *world) inject() {
 		ends[i].end()
 		ends = slices.Delete(ends, i, i+1)
 	}
+	w.payAll()
 	w.disarm()
 }
 
@@ -126,6 +129,9 @@ func (w *world) strike(f fault) (end func()) {
 		w.disk.fill()
 		return w.disk.free
 	}
+	if w.plan.has(f.Kind) {
+		return w.strikeNovel(f)
+	}
 	return w.strikeTarget(f)
 }
 
@@ -146,11 +152,7 @@ func (w *world) strikeReplica(f fault, r *replica) (end func()) {
 		p.signal(syscall.SIGTERM)
 		return func() {
 			r.down = false
-			if !p.ends(15 * time.Second) {
-				w.violate("stop", "%s (process %d) does not end after SIGTERM", r.name, p.pid)
-				p.signal(syscall.SIGKILL)
-				<-p.exited
-			}
+			w.awaitEnd(r, p)
 			w.revive(r)
 		}
 	case faultFreeze, faultLostLeader:
@@ -170,6 +172,8 @@ func (w *world) strikeReplica(f fault, r *replica) (end func()) {
 		faultCut:      {func() { r.proxy.refuse(true); r.proxy.cutAll() }, func() { r.proxy.refuse(false) }},
 		faultDelay:    {func() { r.proxy.slow(20 * time.Millisecond) }, func() { r.proxy.slow(0) }},
 		faultHalfOpen: {r.proxy.freeze, func() { w.endHalfOpen(f, r) }},
+		faultCutSome:  {func() { r.proxy.cutSome(w.hostile) }, func() {}},
+		faultDeadSome: {func() { r.proxy.deaden(w.hostile) }, r.proxy.cutDead},
 	}[f.Kind]
 	mend[0]()
 	return func() {
@@ -310,14 +314,24 @@ func (w *world) disarm() {
 		if p.armed == "" {
 			continue
 		}
-		p.signal(syscall.SIGTERM)
-		if !p.ends(15 * time.Second) {
-			w.violate("stop", "%s (process %d) does not end after SIGTERM", r.name, p.pid)
-			p.signal(syscall.SIGKILL)
-			<-p.exited
-		}
+		w.end(r)
 	}
 	w.reviveAll()
+}
+
+// end ends a replica's process in good order.
+func (w *world) end(r *replica) {
+	p := r.process()
+	p.signal(syscall.SIGTERM)
+	w.awaitEnd(r, p)
+}
+
+func (w *world) awaitEnd(r *replica, p *process) {
+	if !p.ends(15 * time.Second) {
+		w.violate("stop", "%s (process %d) does not end after SIGTERM", r.name, p.pid)
+		p.signal(syscall.SIGKILL)
+		<-p.exited
+	}
 }
 
 // leader returns the replica that leads, as far as one does that is well.

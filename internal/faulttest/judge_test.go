@@ -26,15 +26,20 @@ func (w *world) judge() {
 		found = w.compare()
 		calls = w.journal.all()
 	}
+	for i := range found {
+		found[i].Text += ", though wait() says that all is applied"
+	}
 	history := w.history()
 	w.mu.Lock()
 	w.changes = history
 	w.mu.Unlock()
 	m := newModel(w.targetNames(), history)
+	overlapping := calls
+	calls = w.judged(calls)
 	frozen := func(replica string, from, to time.Time) bool { return !w.timeline.healthy("awake "+replica, from, to) }
 	found = append(found, staleCalls(m, calls)...)
 	found = append(found, unknownSpecs(m, calls)...)
-	found = append(found, overlaps(calls, frozen)...)
+	found = append(found, overlaps(overlapping, frozen)...)
 	found = append(found, deposed(calls, frozen)...)
 	found = append(found, baselessDeletes(m, calls)...)
 	found = append(found, w.judgeRollouts(m, history, calls)...)
@@ -122,6 +127,7 @@ func (w *world) history() (all []change) {
 			if err != nil {
 				return err
 			}
+			c.At = w.actual(c.At)
 			all = append(all, c)
 		}
 		return rows.Err()

@@ -21,6 +21,7 @@ var (
 	flagLanes  = flag.Int("faults.lanes", 4, "how many worlds run side by side, each on a server of its own")
 	flagReport = flag.String("faults.report", "", "file for a report in JSON")
 	flagBinary = flag.String("faults.binary", "", "the reconciler to live with, instead of one built from this tree")
+	flagKinds  = flag.String("faults.kinds", "default", "what may happen beside the faults of old: default, all, none, or kinds with commas between them")
 	flagTrace  = flag.Bool("faults.trace", false, "print what a world did and what its processes logged also when it passes")
 )
 

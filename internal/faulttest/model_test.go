@@ -28,7 +28,7 @@ type change struct {
 // concerns says whether a change may matter to an object.
 func (c change) concerns(o object) bool {
 	for _, r := range []*row{c.Old, c.New} {
-		if r != nil && (c.Tab == o.Resource && r.Key == o.Key || c.Tab == "workspace" && o.Resource == "svc") {
+		if r != nil && (c.Tab == o.Resource && r.Key == o.Key || c.Tab == "workspace" && o.Resource == "svc" || c.Tab == tabDefinition && r.Key == o.Resource) {
 			return true
 		}
 	}
@@ -59,6 +59,7 @@ type row struct {
 	Version   int64
 	Workspace int64 // of a service
 	Suspended bool  // of a workspace
+	Variant   int   // of a definition; its key is the resource
 }
 
 // parseRow reads a row of a table from the JSON that the tester's trigger made of it.
@@ -75,6 +76,13 @@ func parseRow(tab string, text []byte) (*row, error) {
 	decoder.UseNumber()
 	if err := decoder.Decode(&raw); err != nil {
 		return nil, err
+	}
+	switch tab {
+	case tabDefinition:
+		r.Key = raw["resource"].(string)
+		return r, nil
+	case "day":
+		r.Running = r.Running && r.Size < dayEnds
 	}
 	if tab == "txt" {
 		r.Key = keyText([]string{raw["a"].(string), raw["B c"].(string)})
@@ -105,6 +113,7 @@ type model struct {
 	targets []string
 	rows    map[component]*row
 	inside  map[int64]map[string]bool // workspace: keys of its services
+	variant map[string]int            // of the definitions, by resource
 	have    map[object]bool
 }
 
@@ -112,7 +121,7 @@ type model struct {
 func newModel(targets []string, history []change) *model {
 	m := &model{
 		Moments: map[object][]moment{}, Ranks: map[component]map[int64]int{}, targets: targets,
-		rows: map[component]*row{}, inside: map[int64]map[string]bool{}, have: map[object]bool{},
+		rows: map[component]*row{}, inside: map[int64]map[string]bool{}, variant: map[string]int{}, have: map[object]bool{},
 	}
 	history = slices.Clone(history)
 	slices.SortFunc(history, func(a, b change) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Seq, b.Seq)) })
@@ -142,6 +151,14 @@ func (m *model) commit(changes []change) {
 	}
 	concerned := map[component]bool{}
 	for name := range touched {
+		if name.Tab == tabDefinition {
+			for row := range m.rows {
+				if row.Tab == name.Key {
+					concerned[row] = true
+				}
+			}
+			continue
+		}
 		if name.Tab != "workspace" {
 			concerned[name] = true
 			continue
@@ -165,6 +182,10 @@ func (m *model) remove(name component, r *row) {
 }
 
 func (m *model) put(name component, r *row) {
+	if name.Tab == tabDefinition {
+		m.variant[name.Key] = r.Variant
+		return
+	}
 	m.rows[name] = r
 	if m.Ranks[name] == nil {
 		m.Ranks[name] = map[int64]int{}
@@ -184,6 +205,9 @@ func (m *model) put(name component, r *row) {
 func (m *model) look(name component, at time.Time) {
 	r := m.rows[name]
 	wanted := r != nil && r.Running
+	if variant := m.variant[name.Tab]; variant == variantNone || wanted && variant&variantEven != 0 && r.Size%2 != 0 {
+		wanted = false
+	}
 	if wanted && name.Tab == "svc" {
 		w := m.rows[component{"workspace", fmt.Sprint(r.Workspace)}]
 		wanted = w != nil && !w.Suspended

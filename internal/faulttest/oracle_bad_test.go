@@ -251,11 +251,11 @@ func TestDeposedWriterIsSeen(t *testing.T) {
 	db := pgtest.New(t)
 	db.Exec(t, memory)
 	// Without its fence, for this is about what would happen then.
-	db.Exec(t, `CREATE OR REPLACE FUNCTION reconciler.fence(target_id integer, owner uuid, term bigint) RETURNS void LANGUAGE sql AS 'SELECT'`)
+	db.Exec(t, `CREATE OR REPLACE FUNCTION reconciler.fence(target_id integer, owner uuid, term bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false'`)
 	db.Exec(t, `CREATE TABLE things (id bigint PRIMARY KEY); SELECT reconciler.track('thing', 'things', '{id}', quote_literal('eu'))`)
 	db.Exec(t, `INSERT INTO reconciler.instances (id, name, version) VALUES ('00000000-0000-0000-0000-000000000001', 'host:1', 'test')`)
 	db.Exec(t, `INSERT INTO reconciler.targets (name) VALUES ('eu')`)
-	db.Exec(t, `UPDATE reconciler.targets SET owner = '00000000-0000-0000-0000-000000000001', lease_until = now(), term = 7, cursor_revision = 1, cursor_snapshot = '1:1:'`)
+	db.Exec(t, `UPDATE reconciler.targets SET owner = '00000000-0000-0000-0000-000000000001', term = 7`)
 	writes := 1
 	seen := func(writer, sql string) (found []string) {
 		conn := db.Conn(t)
@@ -268,8 +268,8 @@ func TestDeposedWriterIsSeen(t *testing.T) {
 		require.NoError(t, err)
 		return found
 	}
-	const cursor = `UPDATE reconciler.targets SET cursor_revision = %d`
-	const ledger = `SELECT reconciler.record_unknown(t.id, '00000000-0000-0000-0000-000000000002', 6, r.id, '{%d}', '1 s') FROM reconciler.targets t, reconciler.resources r`
+	const cursor = `SELECT reconciler.write_cursor(id, %d, '1:1:') FROM reconciler.targets`
+	const ledger = `SELECT reconciler.record_in_hand(t.id, '00000000-0000-0000-0000-000000000002', 6, ARRAY[r.id], '{%d}', '1 s') FROM reconciler.targets t, reconciler.resources r`
 	const order = `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at) SELECT t.id, r.id, '%d', 'pending', true, false, now() FROM reconciler.targets t, reconciler.resources r`
 	for _, sql := range []string{cursor, ledger} {
 		require.Empty(t, seen("reconciler host:1", sql))
@@ -277,9 +277,9 @@ func TestDeposedWriterIsSeen(t *testing.T) {
 		require.Empty(t, seen("psql", sql))
 	}
 	require.Equal(t, []string{"cursor: reconciler host:10 work host:1 7"}, seen("reconciler host:10 work", cursor))
-	require.Equal(t, []string{"record_unknown: reconciler host:10 work host:1 7"}, seen("reconciler host:10 work", ledger))
+	require.Equal(t, []string{"record_in_hand: reconciler host:10 work host:1 7"}, seen("reconciler host:10 work", ledger))
 	require.Empty(t, seen("reconciler host:10 work", order), "the leader may, where it is not as an owner")
-	db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, lease_until = NULL`)
+	db.Exec(t, `UPDATE reconciler.targets SET owner = NULL`)
 	require.Empty(t, seen("reconciler host:10 work", cursor), "nobody owns it")
 	require.Empty(t, seen("reconciler host:10 work", ledger), "nobody owns it")
 }

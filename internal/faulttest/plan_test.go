@@ -41,6 +41,7 @@ type fault struct {
 	Kind    string
 	Replica int // for the faults of one
 	Target  int // for the faults of one
+	Choice  int // for those that strike in one of several ways
 }
 
 func (f fault) String() string {
@@ -58,7 +59,7 @@ func (f fault) String() string {
 }
 
 func onReplica(kind string) bool {
-	return slices.Contains([]string{faultKill, faultFreeze, faultTerm, faultCut, faultDelay, faultHalfOpen, faultLostLeader, faultDeadLeader}, kind)
+	return slices.Contains([]string{faultKill, faultFreeze, faultTerm, faultCut, faultDelay, faultHalfOpen, faultLostLeader, faultDeadLeader, faultCutSome, faultDeadSome}, kind)
 }
 
 func onTarget(kind string) bool {
@@ -96,13 +97,17 @@ type plan struct {
 	Calm      time.Duration   // how long writers go on when the faults have ended
 	Applies   int             // of how many transactions in a hundred writers make applies
 	Operator  bool            // people give commands on them
+	Novel     []string        // kinds of novelties
 	Faults    []fault
 }
 
 // stream returns a source of chance for one part of a world, so that one part's use of it changes no other's.
 func (p *plan) stream(part uint64) *rand.Rand { return rand.New(rand.NewPCG(p.Seed, part)) }
 
-func newPlan(seed uint64) *plan {
+func newPlan(seed uint64) *plan { return newPlanOf(seed, enabledNovelties()) }
+
+// newPlanOf makes the plan of a seed, with novelties among these kinds.
+func newPlanOf(seed uint64, novel []string) *plan {
 	p := &plan{Seed: seed}
 	r := p.stream(0)
 	p.Replicas = 1 + r.IntN(3)
@@ -128,6 +133,7 @@ func newPlan(seed uint64) *plan {
 		p.Shifts = append(p.Shifts, []time.Duration{0, 0, 0, 0, 0, 0, time.Hour, -time.Hour}[more.IntN(8)])
 	}
 	p.Disk = more.IntN(6) == 0
+	within := p.Lasts
 	p.addFaults(r)
 	if p.Disk {
 		p.addDisk(more)
@@ -135,6 +141,7 @@ func newPlan(seed uint64) *plan {
 	p.beHonest(p.stream(2))
 	p.addLateWord(p.stream(3))
 	p.addApplies(p.stream(streamApplies))
+	p.addNovelties(p.stream(streamNovelties), novel, within)
 	return p
 }
 
@@ -277,6 +284,7 @@ func (p *plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "seed %d: %d replicas, resources %v, %d writers, bulk %d, notify %v, max_rows %d, %.1fs\n",
 		p.Seed, p.Replicas, p.Resources, p.Writers, p.Bulk, p.Notify, p.MaxRows, p.Lasts.Seconds())
+	fmt.Fprintf(&b, "  beside the others: %v\n", p.Novel)
 	fmt.Fprintf(&b, "  clocks wrong by %v, disk %v, honest %v, %.1fs calm, %d%% applies, commands %v\n", p.Shifts, p.Disk, p.Honest, p.Calm.Seconds(), p.Applies, p.Operator)
 	for _, t := range p.Targets {
 		fmt.Fprintf(&b, "  target %+v\n", t)

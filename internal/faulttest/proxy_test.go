@@ -2,8 +2,11 @@ package faulttest_test
 
 import (
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,10 +16,9 @@ import (
 
 // proxy stands between one replica and PostgreSQL, as a network does.
 type proxy struct {
-	listener net.Listener
-	backend  string
-	url      string // of the database, through the proxy
-	wg       sync.WaitGroup
+	listeners []net.Listener
+	url       string // of the database, through the proxy
+	wg        sync.WaitGroup
 
 	mu     sync.Mutex // guards what follows
 	cut    bool       // new connections are closed at once
@@ -25,42 +27,56 @@ type proxy struct {
 	closed chan struct{} // closed with the proxy
 	thawed chan struct{} // closed when frozen ends
 	conns  map[net.Conn]bool
+	dead   map[net.Conn]bool // of clients, on which nothing passes any more
 }
 
-func newProxy(to string) (*proxy, error) {
-	u, err := url.Parse(to)
-	if err != nil {
-		return nil, err
+// newProxy leads to one server or several, each by an address of its own. Of several, who connects takes the first that
+// takes writes.
+func newProxy(to ...string) (*proxy, error) {
+	p := &proxy{closed: make(chan struct{}), thawed: make(chan struct{}), conns: map[net.Conn]bool{}, dead: map[net.Conn]bool{}}
+	var hosts []string
+	for _, server := range to {
+		u, err := url.Parse(server)
+		if err != nil {
+			return nil, err
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		backend := u.Host
+		hosts = append(hosts, l.Addr().String())
+		u.Host = strings.Join(hosts, ",")
+		p.url = u.String()
+		p.listeners = append(p.listeners, l)
+		p.wg.Go(func() { p.accept(l, backend) })
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
+	if len(to) > 1 {
+		p.url += takesWrites
 	}
-	p := &proxy{listener: l, backend: u.Host, closed: make(chan struct{}), thawed: make(chan struct{}), conns: map[net.Conn]bool{}}
-	u.Host = l.Addr().String()
-	p.url = u.String()
-	p.wg.Go(p.accept)
 	return p, nil
 }
 
 func (p *proxy) close() {
-	p.listener.Close()
+	for _, l := range p.listeners {
+		l.Close()
+	}
 	close(p.closed)
 	p.cutAll()
 	p.wg.Wait()
 }
 
-func (p *proxy) accept() {
+func (p *proxy) accept(l net.Listener, backend string) {
 	for {
-		client, err := p.listener.Accept()
+		client, err := l.Accept()
 		if err != nil {
 			return
 		}
-		p.wg.Go(func() { p.serve(client) })
+		p.wg.Go(func() { p.serve(client, backend) })
 	}
 }
 
-func (p *proxy) serve(client net.Conn) {
+func (p *proxy) serve(client net.Conn, backend string) {
 	p.mu.Lock()
 	refused := p.cut
 	p.mu.Unlock()
@@ -68,8 +84,8 @@ func (p *proxy) serve(client net.Conn) {
 		client.Close()
 		return
 	}
-	p.gate()
-	server, err := net.Dial("tcp", p.backend)
+	p.gate(client)
+	server, err := net.Dial("tcp", backend)
 	if err != nil {
 		client.Close()
 		return
@@ -77,19 +93,19 @@ func (p *proxy) serve(client net.Conn) {
 	p.keep(client, server)
 	defer p.drop(client, server)
 	var both sync.WaitGroup
-	both.Go(func() { p.copy(server, client) })
-	both.Go(func() { p.copy(client, server) })
+	both.Go(func() { p.copy(server, client, client) })
+	both.Go(func() { p.copy(client, server, client) })
 	both.Wait()
 }
 
-// copy passes bytes on until one side ends, and then ends the other.
-func (p *proxy) copy(to, from net.Conn) {
+// copy passes bytes on until one side ends, and then ends the other. client is one of them.
+func (p *proxy) copy(to, from, client net.Conn) {
 	defer to.Close()
 	defer from.Close()
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buffer)
-		p.gate()
+		p.gate(client)
 		if n > 0 {
 			if _, err := to.Write(buffer[:n]); err != nil {
 				return
@@ -101,20 +117,65 @@ func (p *proxy) copy(to, from net.Conn) {
 	}
 }
 
-// gate returns when bytes may pass.
-func (p *proxy) gate() {
-	p.mu.Lock()
-	delay, frozen, thawed := p.delay, p.frozen, p.thawed
-	p.mu.Unlock()
-	if delay > 0 {
-		pass(delay, p.closed)
-	}
-	if frozen {
+// gate returns when bytes of a client's connection may pass, or it has ended.
+func (p *proxy) gate(client net.Conn) {
+	for waits := true; waits; {
+		p.mu.Lock()
+		delay, thawed := p.delay, p.thawed
+		waits = p.frozen || p.dead[client]
+		p.mu.Unlock()
+		if delay > 0 {
+			pass(delay, p.closed)
+		}
+		if !waits {
+			return
+		}
 		select {
 		case <-thawed:
 		case <-p.closed:
+			return
 		}
 	}
+}
+
+// someLocked returns about half of the connections of clients, and one at least if there is one.
+func (p *proxy) someLocked(r *rand.Rand) (some []net.Conn) {
+	for conn := range p.conns {
+		client := slices.ContainsFunc(p.listeners, func(l net.Listener) bool { return conn.LocalAddr().String() == l.Addr().String() })
+		if client && !p.dead[conn] && (len(some) == 0 || r.IntN(2) == 0) {
+			some = append(some, conn)
+		}
+	}
+	return some
+}
+
+// cutSome breaks some of the connections.
+func (p *proxy) cutSome(r *rand.Rand) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.someLocked(r) {
+		conn.Close()
+	}
+}
+
+// deaden lets nothing pass any more on some connections, which stay open. New ones work.
+func (p *proxy) deaden(r *rand.Rand) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, conn := range p.someLocked(r) {
+		p.dead[conn] = true
+	}
+}
+
+// cutDead breaks the connections on which nothing passes.
+func (p *proxy) cutDead() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.dead {
+		conn.Close()
+	}
+	clear(p.dead)
+	p.openLocked()
 }
 
 func (p *proxy) keep(conns ...net.Conn) {
@@ -138,6 +199,7 @@ func (p *proxy) drop(conns ...net.Conn) {
 	for _, conn := range conns {
 		conn.Close()
 		delete(p.conns, conn)
+		delete(p.dead, conn)
 	}
 }
 
@@ -176,9 +238,14 @@ func (p *proxy) thaw() {
 	defer p.mu.Unlock()
 	if p.frozen {
 		p.frozen = false
-		close(p.thawed)
-		p.thawed = make(chan struct{})
+		p.openLocked()
 	}
+}
+
+// openLocked lets everybody who waits at the gate go on; who comes then stays there if it must.
+func (p *proxy) openLocked() {
+	close(p.thawed)
+	p.thawed = make(chan struct{})
 }
 
 // A tester whose faults do nothing proves nothing.
@@ -202,7 +269,7 @@ func TestProxyCutsDelaysAndFreezes(t *testing.T) {
 	p, err := newProxy("postgres://" + l.Addr().String() + "/")
 	require.NoError(t, err)
 	defer p.close()
-	conn, err := net.Dial("tcp", p.listener.Addr().String())
+	conn, err := net.Dial("tcp", p.listeners[0].Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
 	answered := make(chan error, 1)
@@ -237,7 +304,7 @@ func TestProxyCutsDelaysAndFreezes(t *testing.T) {
 	p.cutAll()
 	ask()
 	require.Error(t, <-answered)
-	other, err := net.Dial("tcp", p.listener.Addr().String())
+	other, err := net.Dial("tcp", p.listeners[0].Addr().String())
 	require.NoError(t, err)
 	defer other.Close()
 	_, err = io.ReadFull(other, make([]byte, 1))

@@ -90,7 +90,7 @@ func TestRareSessionsThatAreEndedAllTheTimeLoseNothing(t *testing.T) {
 			return err
 		}, "LISTEN works")
 	}
-	w.becomes("2", `SELECT count(*) FROM reconciler.targets WHERE owner IS NOT NULL AND lease_until > clock_timestamp()`)
+	w.becomes("2", `SELECT count(*) FROM reconciler.targets WHERE reconciler.lease_lives(owner, lease_ttl)`)
 	w.exec(`UPDATE apps SET version = nextval('versions'); DELETE FROM apps WHERE id % 10 = 0`)
 	w.wait(start)
 	w.equal(w.files, "eu")

@@ -99,7 +99,7 @@ func TestRareWrongClockHasNoEffect(t *testing.T) {
 
 			writers := w.write(r, 60, "eu", "us")
 			pass(time.Second, t.Context().Done())
-			until := w.text(`SELECT max(lease_until) FROM reconciler.targets WHERE owner = (SELECT id FROM reconciler.instances WHERE name LIKE '%:' || $1)`, a.pid())
+			until := w.text(`SELECT max(h.at + t.lease_ttl) FROM reconciler.targets t JOIN reconciler.heartbeats h ON h.instance = t.owner WHERE owner = (SELECT id FROM reconciler.instances WHERE name LIKE '%:' || $1)`, a.pid())
 			a.kill()
 			after := w.ownedBy(rareTakeover, map[string]string{"eu": b.pid(), "us": b.pid()})
 			require.Equal(t, "true", w.text(`SELECT clock_timestamp() >= $1::timestamptz`, until), "taken over while the lease lived")

@@ -233,12 +233,12 @@ func rareSame(a, b map[string]string) map[string]string {
 	return same
 }
 
-// rareNames lists every file in a directory, temporary ones too.
+// rareNames lists every file in a directory, temporary ones too, but for the mark of whose it is.
 func rareNames(t *testing.T, dir string) []string {
 	t.Helper()
 	var names []string
 	require.NoError(t, filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
+		if err == nil && !entry.IsDir() && entry.Name() != ".reconciler-owner" {
 			name, _ := filepath.Rel(dir, path)
 			names = append(names, name)
 		}

@@ -18,7 +18,7 @@ import (
 // versions returns the versions of the processes that own targets.
 func (w *rareWorld) versions() string {
 	w.t.Helper()
-	return w.text(`SELECT coalesce(string_agg(DISTINCT i.version, ', ' ORDER BY i.version), '') FROM reconciler.targets t JOIN reconciler.instances i ON i.id = t.owner WHERE t.lease_until >= clock_timestamp()`)
+	return w.text(`SELECT coalesce(string_agg(DISTINCT i.version, ', ' ORDER BY i.version), '') FROM reconciler.targets t JOIN reconciler.instances i ON i.id = t.owner WHERE reconciler.lease_lives(t.owner, t.lease_ttl)`)
 }
 
 // refused runs a daemon, which must end by itself, and returns its exit code and what it said.

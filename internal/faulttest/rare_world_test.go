@@ -201,7 +201,7 @@ func rareFiles(dir string) (map[string]string, error) {
 // owners returns which process owns each target, by its number; targets without an owner are left out.
 func (w *rareWorld) owners() map[string]string {
 	w.t.Helper()
-	rows, err := w.db.Pool.Query(w.t.Context(), `SELECT t.name, substring(i.name FROM '[0-9]+$') FROM reconciler.targets t JOIN reconciler.instances i ON i.id = t.owner WHERE t.lease_until >= clock_timestamp()`)
+	rows, err := w.db.Pool.Query(w.t.Context(), `SELECT t.name, substring(i.name FROM '[0-9]+$') FROM reconciler.targets t JOIN reconciler.instances i ON i.id = t.owner WHERE reconciler.lease_lives(t.owner, t.lease_ttl)`)
 	require.NoError(w.t, err)
 	owners := map[string]string{}
 	var name, process string

@@ -99,7 +99,7 @@ func (w *world) measure(calls []call) {
 				return false
 			}
 		}
-		return well > 0 && w.timeline.healthy(partServer, from, to)
+		return well > 0 && w.timeline.healthy(partServer, from, to) && w.inOrder(from, to)
 	}
 	gone := func(l loss, until time.Time) bool {
 		if l.Frozen {
@@ -138,7 +138,7 @@ func (w *world) firstCalls(back time.Time, calls []call) []recovery {
 		if w.plan.Applies > 0 && !w.leaderWell(back, until) {
 			continue // owners wait until the leader has said which objects new applies hold
 		}
-		if !w.timeline.healthy(e.plan.Name, before, until) || !w.timeline.healthy(partServer, back.Add(time.Millisecond), until) {
+		if !w.timeline.healthy(e.plan.Name, before, until) || !w.timeline.healthy(partServer, back.Add(time.Millisecond), until) || !w.inOrder(back, until) {
 			continue
 		}
 		for _, r := range w.replicas {

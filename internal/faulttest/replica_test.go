@@ -36,6 +36,7 @@ type replica struct {
 type process struct {
 	cmd    *exec.Cmd
 	pid    int
+	began  time.Time
 	exited chan struct{} // closed when it has ended and all of its log is read
 
 	mu      sync.Mutex // guards what follows
@@ -65,7 +66,7 @@ func (r *replica) start(armed string) {
 	}
 	read, write := io.Pipe()
 	cmd.Stdout, cmd.Stderr = write, write
-	p := &process{cmd: cmd, exited: make(chan struct{}), armed: armed}
+	p := &process{cmd: cmd, began: time.Now(), exited: make(chan struct{}), armed: armed}
 	if err := cmd.Start(); err != nil {
 		w.violate("tester", "start %s: %v", r.name, err)
 		return

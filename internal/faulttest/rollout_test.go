@@ -18,10 +18,12 @@ import (
 
 // Sources of chance of what has to do with applies; what was there before them keeps its own.
 const (
-	streamApplies  = 4
-	streamOperator = 5
-	streamPoints   = 301
-	streamRollouts = 400 // and the writer's number
+	streamApplies   = 4
+	streamOperator  = 5
+	streamNovelties = 6
+	streamPoints    = 301
+	streamRollouts  = 400 // and the writer's number
+	streamHostile   = 302 // rows and settings
 )
 
 // rolloutPoints are the crash points that only applies come to.

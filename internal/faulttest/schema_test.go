@@ -48,19 +48,18 @@ CREATE FUNCTION test.see_writer(target_id integer, what text) RETURNS void LANGU
 $$;
 CREATE FUNCTION test.see_cursor() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM test.see_writer(NEW.id, 'cursor');
+    PERFORM test.see_writer(NEW.consumer, 'cursor');
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER see_cursor AFTER UPDATE ON reconciler.targets FOR EACH ROW
-    WHEN (NEW.cursor_revision IS NOT NULL AND (OLD.cursor_revision, OLD.batch_seq) IS DISTINCT FROM (NEW.cursor_revision, NEW.batch_seq)) EXECUTE FUNCTION test.see_cursor();
+CREATE TRIGGER see_cursor AFTER INSERT ON reconciler.cursors FOR EACH ROW EXECUTE FUNCTION test.see_cursor();
 CREATE FUNCTION test.see_ledger() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     stack text;
     caller text;
 BEGIN
     GET DIAGNOSTICS stack = PG_CONTEXT;
-    caller := substring(stack FROM 'function reconciler\.(settle|record_in_hand|record_unknown|decide_parked)\(');
+    caller := substring(stack FROM 'function reconciler\.(settle|record_in_hand|record_first_calls|decide_parked)\(');
     IF caller IS NOT NULL THEN
         PERFORM test.see_writer(r.target_id, caller) FROM (SELECT DISTINCT target_id FROM rows) AS r;
     END IF;
@@ -94,19 +93,21 @@ type resource struct {
 	rows string
 	// everywhere says that place may be NULL.
 	everywhere bool
+	// target, running and spec are what track() is called with, where that may be called again with something else.
+	target, running, spec string
 }
 
 const columns = `running boolean NOT NULL DEFAULT true, size int NOT NULL DEFAULT 0, seen int NOT NULL DEFAULT 0,
     version bigint NOT NULL DEFAULT nextval('test.versions')`
 
 var resources = map[string]*resource{
+	extra.name: extra,
 	"num": {
 		name: "num", main: "nums", keys: "id",
 		setup: `CREATE TABLE nums (id bigint PRIMARY KEY, place text NOT NULL, ` + columns + `);
 			CREATE INDEX ON nums (place, id) WHERE running;
-			SELECT test.watch('nums', 'num');
-			SELECT reconciler.track('num', 'nums', '{id}', 'place', running => 'running',
-				spec => $$jsonb_build_object('size', size, 'version', version)$$);`,
+			SELECT test.watch('nums', 'num');`,
+		target: "place", running: "running", spec: "jsonb_build_object('size', size, 'version', version)",
 		key:  func(number int) string { return fmt.Sprint(number) },
 		rows: `SELECT place, ARRAY[id::text], jsonb_build_object('size', size, 'version', version)::text FROM nums WHERE running`,
 	},
@@ -122,9 +123,8 @@ var resources = map[string]*resource{
 		name: "txt", main: `"Odd One"."Sites"`, keys: `a, "B c"`, everywhere: true,
 		setup: `CREATE SCHEMA "Odd One";
 			CREATE TABLE "Odd One"."Sites" (a text, "B c" text, place text, ` + columns + `, PRIMARY KEY (a, "B c"));
-			SELECT test.watch('"Odd One"."Sites"', 'txt');
-			SELECT reconciler.track('txt', '"Odd One"."Sites"', '{a,"B c"}', 'lower(place)', running => 'running AND size >= 0',
-				spec => $$jsonb_build_object('text', a || "B c", 'version', version)$$);`,
+			SELECT test.watch('"Odd One"."Sites"', 'txt');`,
+		target: "lower(place)", running: "running AND size >= 0", spec: `jsonb_build_object('text', a || "B c", 'version', version)`,
 		key: func(number int) string {
 			return fmt.Sprintf("'%s', 'n%d'", oddTexts[number%len(oddTexts)], number/len(oddTexts))
 		},
@@ -147,7 +147,23 @@ var resources = map[string]*resource{
 		rows: `SELECT s.place, ARRAY[s.id::text], jsonb_build_object('version', s.version, 'workspace', w.id, 'workspace_version', w.version)::text
 			FROM services s, workspaces w WHERE w.id = s.workspace AND s.running AND NOT w.suspended`,
 	},
+	// A day runs until a date, and whether that is over depends on the time zone in which it is asked. It is UTC.
+	"day": {
+		name: "day", main: "days", keys: "id",
+		setup: `CREATE TABLE days (id bigint PRIMARY KEY, place text NOT NULL, ` + columns + `,
+				at timestamptz GENERATED ALWAYS AS (timezone('UTC', timestamp '2026-01-19 08:00' + size * interval '2 minutes')) STORED,
+				until date NOT NULL DEFAULT '2026-01-19');
+			SELECT test.watch('days', 'day');
+			SELECT reconciler.track('day', 'days', '{id}', 'place', running => 'running AND at::date <= until',
+				spec => $$jsonb_build_object('version', version, 'at', at::text)$$);`,
+		key: func(number int) string { return fmt.Sprint(number) },
+		rows: `SELECT place, ARRAY[id::text], jsonb_build_object('version', version, 'at', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS+00'))::text
+			FROM days WHERE running AND (at AT TIME ZONE 'UTC')::date <= until`,
+	},
 }
+
+// dayEnds is the size from which on a day is over.
+const dayEnds = (24 - 8) * 60 / 2
 
 // oddTexts are parts of keys that some layer may take for something else. They stand between quotes in SQL.
 var oddTexts = []string{

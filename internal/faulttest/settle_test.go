@@ -23,8 +23,8 @@ const (
 	patienceMost = 6 * time.Minute
 )
 
-// settle ends what is still open, and waits until everything is applied, says the product.
-func (w *world) settle() {
+// settle ends what is still open, and waits until everything is applied, says the product. It returns whether that came.
+func (w *world) settle() bool {
 	for _, gid := range w.column(`SELECT gid FROM pg_prepared_xacts WHERE database = current_database()`) {
 		w.order("COMMIT PREPARED '" + gid + "'")
 	}
@@ -57,13 +57,15 @@ func (w *world) settle() {
 		before := calls
 		calls = len(w.journal.all())
 		if took := time.Since(begun); took > patienceMost || took > patience && calls == before {
-			w.violate("I1 rest", "it does not come to rest: exit code %d\n%s", code, clip(said))
-			break
+			_, why := w.reasons(w.plan.Targets[0].Name)
+			w.violate("I1 rest", "it does not come to rest: exit code %d\n%s\n%s", code, clip(said), clip(why))
+			return false
 		}
 		approved = approved || w.text(`SELECT count(*) FROM reconciler.held WHERE held_by = 'guard'`) != "0"
 		w.mend(approved)
 	}
 	w.note("at rest after %s", time.Since(begun).Round(time.Millisecond))
+	return true
 }
 
 func clip(text string) string {
@@ -102,9 +104,9 @@ func (w *world) wait(timeout time.Duration) (code int, said string) {
 // wanted reads from the tester's own tables what each target must have.
 func (w *world) wanted() map[object]string {
 	want := map[object]string{}
-	for _, name := range w.plan.Resources {
+	for _, name := range w.plan.wantedFrom() {
 		w.insist(func(ctx context.Context, conn *pgx.Conn) error {
-			rows, err := conn.Query(ctx, resources[name].rows)
+			rows, err := conn.Query(ctx, resources[name].wants(w.variants[name]))
 			if err != nil {
 				return err
 			}
@@ -117,7 +119,7 @@ func (w *world) wanted() map[object]string {
 					return err
 				}
 				for _, t := range w.plan.Targets {
-					if place == nil || *place == t.Name {
+					if (place == nil || *place == t.Name) && t.Name != w.drained {
 						want[object{t.Name, name, keyText(key)}] = spec
 					}
 				}
@@ -170,6 +172,7 @@ func (w *world) compare() []violation {
 			}
 		}
 	}
+	w.mayRemain(want, have)
 	w.count("objects at rest", len(want)+len(wantFiles))
 	return append(differences(want, have), differences(wantFiles, haveFiles)...)
 }
@@ -182,7 +185,7 @@ func (w *world) files(t targetPlan) map[string]string {
 		if errors.Is(err, fs.ErrNotExist) || err == nil && entry.IsDir() {
 			return nil
 		}
-		if err != nil {
+		if err != nil || entry.Name() == ".reconciler-owner" { // whose directory it is
 			return err
 		}
 		if temporary.MatchString(entry.Name()) && w.killed() {
@@ -241,6 +244,9 @@ func (w *world) leave() {
 	const sessions = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`
 	const locks = `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 	for what, sql := range map[string]string{"sessions": sessions, "advisory locks": locks} {
+		if w.pooler != nil && sql == sessions {
+			continue // the pooler keeps some for later
+		}
 		left := ""
 		for range 200 {
 			if left = w.text(sql); left == "0" {

@@ -28,6 +28,7 @@ type world struct {
 	plan      *plan
 	cluster   *pgtest.Cluster
 	db        *pgtest.DB
+	pool      *pgxpool.Pool // the tester's
 	dir, temp string
 	began     time.Time
 	disk      *rareDisk // of the file target; nil: it has none of its own
@@ -45,6 +46,20 @@ type world struct {
 	retried   map[int64]int // how often an apply was tried again at the end
 	disarmed  bool          // processes die no more by themselves
 
+	// What novelties need, where the plan has them.
+	hostile   *rand.Rand     // which rows, settings and connections
+	variants  map[string]int // of the definitions
+	tablesOf  string         // role that owns the tables; empty: whoever runs the tests
+	pooler    *pgtest.Pooler
+	clock     *pgtest.Clock   // of the server
+	standby   *pgtest.Cluster // nil: the server has none
+	promoted  bool
+	dumped    string         // file
+	asDumped  map[string]int // variants, of then
+	judgeFrom time.Time      // what was called before belongs to a history that was undone
+	wishes    wishes
+	owed      []string // statements that end faults, and could not be executed yet
+
 	writerPIDs pidSet
 
 	mu         sync.Mutex // guards what follows
@@ -55,6 +70,8 @@ type world struct {
 	recoveries []recovery
 	approved   time.Time // when held deletes were approved for the first time
 	changes    []change  // what was committed, once it was read
+	drained    string    // target that was given up
+	now        string    // URL of the database
 }
 
 // violation is something that must not happen.
@@ -70,13 +87,23 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 	dir := t.TempDir()
 	w := &world{
 		t: t, plan: p, cluster: cluster, dir: dir, temp: filepath.Join(dir, "tmp"), began: time.Now(),
+		hostile: p.stream(streamHostile), variants: map[string]int{},
 		chance: p.stream(300), points: p.stream(streamPoints), retried: map[int64]int{}, timeline: newTimeline(), counts: map[string]int{}, peaks: map[string]int{},
 	}
 	require.NoError(t, os.Mkdir(w.temp, 0o700))
-	w.db = cluster.New(t)
+	if p.has(faultFailover) {
+		w.cluster = newPrimary(t)
+	}
+	if p.has(faultClock) {
+		w.clock = cluster.FakeClock(t)
+	}
+	w.db = w.cluster.New(t)
+	w.now = w.db.URL
 	w.db.Exec(t, memory)
-	for _, name := range p.Resources {
-		w.db.Exec(t, resources[name].setup)
+	w.pool = w.mildPool()
+	w.setUp()
+	if p.has(faultFailover) {
+		w.startStandby()
 	}
 	if !p.Notify {
 		w.db.Exec(t, `SELECT reconciler.set_notify(false)`)
@@ -93,20 +120,28 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 	for i := range p.Replicas {
 		w.addReplica(i)
 	}
-	w.configure("direct", w.db.URL)
+	direct := w.db.URL
+	if w.standby != nil {
+		direct = pgtest.URLs(w.db.Name, w.standby, w.cluster) + takesWrites
+	}
+	w.configure("direct", direct, direct)
 	t.Cleanup(w.show)
 	return w
 }
 
 func (w *world) addReplica(number int) {
-	proxy, err := newProxy(w.db.URL)
+	proxy, err := newProxy(w.urls()...)
 	require.NoError(w.t, err)
 	r := &replica{world: w, name: fmt.Sprintf("r%d", number), proxy: proxy, binary: binary}
 	if shift := w.plan.Shifts[number]; shift != 0 && *flagBinary == "" {
 		r.binary, r.shift = rareShiftedBinary(w.t), shift
 		w.count("processes with a wrong clock", 1)
 	}
-	r.config = w.configure(r.name, proxy.url)
+	work := proxy.url
+	if w.pooler != nil {
+		work = w.pooler.URL
+	}
+	r.config = w.configure(r.name, work, proxy.url)
 	w.replicas = append(w.replicas, r)
 	w.timeline.ill(r.name) // until it has started
 	w.t.Cleanup(func() {
@@ -119,7 +154,7 @@ func (w *world) addReplica(number int) {
 }
 
 // configure writes a config; it is in JSON, which is YAML too.
-func (w *world) configure(name, url string) (path string) {
+func (w *world) configure(name, url, direct string) (path string) {
 	w.t.Helper()
 	type options = map[string]any
 	var targets []options
@@ -147,7 +182,7 @@ func (w *world) configure(name, url string) (path string) {
 		notify = "off"
 	}
 	text, err := json.MarshalIndent(options{
-		"database_url": url, "listen": "127.0.0.1:0", "log": options{"level": "info", "format": "json"}, "notify": notify,
+		"database_url": url, "direct_url": direct, "listen": "127.0.0.1:0", "log": options{"level": "info", "format": "json"}, "notify": notify,
 		"shutdown_timeout": "5s", "retention": options{"max_age": "1m", "max_rows": w.plan.MaxRows}, "targets": targets,
 	}, "", "  ")
 	require.NoError(w.t, err)
@@ -171,7 +206,11 @@ func (w *world) targetDir(t targetPlan) string {
 func (w *world) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.notes = append(w.notes, fmt.Sprintf("%s %6.2fs ", time.Now().Format("15:04:05.000"), time.Since(w.began).Seconds())+fmt.Sprintf(format, args...))
+	line := fmt.Sprintf("%s %6.2fs ", time.Now().Format("15:04:05.000"), time.Since(w.began).Seconds()) + fmt.Sprintf(format, args...)
+	w.notes = append(w.notes, line)
+	if *flagTrace {
+		fmt.Fprintln(os.Stderr, line)
+	}
 }
 
 // violate says that something happened that must not.
@@ -202,6 +241,7 @@ func (w *world) run() {
 	watching.Go(func() { w.stalls.watch(quiet) })
 	watching.Go(func() { w.watchOwners(quiet) })
 	watching.Go(func() { w.watchWaits(quiet) })
+	watching.Go(func() { w.watchSilence(quiet) })
 	for _, r := range w.replicas {
 		r.start("")
 	}
@@ -221,7 +261,10 @@ func (w *world) run() {
 		w.inject()
 		pass(w.plan.Calm, w.t.Context().Done())
 	}()
-	w.settle()
+	w.reload()
+	if !w.settle() {
+		return // whatever else is wrong comes of it
+	}
 	w.lookForDelay()
 	w.judge()
 	w.leave()
@@ -262,6 +305,9 @@ func (x *writer) touch(ctx context.Context, target int) error {
 	}
 	_, err := x.conn.Exec(ctx, fmt.Sprintf("INSERT INTO nums (id, place) VALUES (%d, '%s') ON CONFLICT (id) DO UPDATE SET version = nextval('test.versions')",
 		probeKeys+target, x.world.plan.Targets[target].Name))
+	if err == nil {
+		x.world.wishes.wish(x.world.plan.Targets[target].Name)
+	}
 	return err
 }
 
@@ -307,7 +353,7 @@ func (w *world) insist(call func(context.Context, *pgx.Conn) error) {
 func (w *world) once(call func(context.Context, *pgx.Conn) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.t.Context()), 30*time.Second)
 	defer cancel()
-	return w.db.Pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return call(ctx, conn.Conn()) })
+	return w.pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return call(ctx, conn.Conn()) })
 }
 
 // shownMost is how many violations of a world are shown: the others are hardly news.

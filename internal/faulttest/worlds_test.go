@@ -54,11 +54,7 @@ func TestWorlds(t *testing.T) {
 // lane runs one world after the other on a server of its own.
 func lane(t *testing.T, seeds <-chan uint64, report *report) {
 	cluster := pgtest.Server(t)
-	db := cluster.Empty(t)
-	// The model needs to know when a transaction was committed.
-	db.Exec(t, `ALTER SYSTEM SET track_commit_timestamp = on`)
-	db.Pool.Close()
-	cluster.Restart(t)
+	rememberCommits(t, cluster)
 	for seed := range seeds {
 		var w *world
 		t.Run(fmt.Sprintf("Seed%d", seed), func(t *testing.T) {
@@ -70,7 +66,7 @@ func lane(t *testing.T, seeds <-chan uint64, report *report) {
 			continue
 		}
 		report.add(t, w)
-		if w.stopped { // it failed in the middle of a crash: the next ones shall not
+		if w.stopped && w.cluster == cluster { // it failed in the middle of a crash: the next ones shall not
 			cluster.Start(t)
 		}
 	}
@@ -115,6 +111,9 @@ func (r *report) add(t *testing.T, w *world) {
 	}
 	for _, b := range blows {
 		kinds[b.kind] = true
+	}
+	for _, n := range novelties {
+		kinds[n.kind] = true
 	}
 	for what, n := range w.counts {
 		if kinds[what] {

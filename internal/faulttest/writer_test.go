@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -84,9 +85,13 @@ func (x *writer) finish(ctx context.Context) {
 func (x *writer) connect(ctx context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	config, err := pgx.ParseConfig(x.world.db.URL)
+	config, err := pgx.ParseConfig(x.world.url())
 	if err != nil {
 		return nil, err
+	}
+	maps.Copy(config.RuntimeParams, mild)
+	if x.world.plan.has(faultSettings) {
+		config.RuntimeParams["TimeZone"] = zones[x.number%len(zones)]
 	}
 	config.RuntimeParams["application_name"] = writerName
 	config.RuntimeParams["lock_timeout"] = "10s"
@@ -228,6 +233,9 @@ var processNumber = regexp.MustCompile(`[Pp]rocess (\d+)`)
 
 func (x *writer) innocent(err error) bool {
 	failure, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok && x.world.clock != nil && errors.Is(err, context.DeadlineExceeded) {
+		return true // PostgreSQL's lock_timeout waits for the time of day at which it would have ended
+	}
 	if !ok {
 		return x.world.mayLoseConnections(err)
 	}

@@ -2,10 +2,13 @@ package lease
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -22,8 +25,9 @@ func (s *session) act(live context.Context, v view) {
 			take = append(take, sl)
 		}
 	}
-	s.take(live, take)
+	s.take(live, v, take)
 	s.handOver(v, plan)
+	s.forget(live, v)
 	if s.leader != nil && s.leader.holds() {
 		s.keepConfigured(live, v)
 	} else {
@@ -31,63 +35,88 @@ func (s *session) act(live context.Context, v view) {
 	}
 }
 
-// ensureRows writes targets again whose rows a person removed with release() while this process had them listed.
+// ensureRows writes targets again whose rows a person removed with release() while this process had them listed, and
+// those whose rows were locked when it started.
 func (s *session) ensureRows(live context.Context, v view) {
-	for _, name := range s.names {
-		if _, ok := v.targets[name]; ok {
-			continue
-		}
-		ctx, cancel := s.attempt(live)
-		defer cancel()
-		if err := s.describe(ctx, s.queries); err != nil {
-			s.cfg.Logger.Warn("targets_not_described", "error", database.Explain(err))
-		}
-		s.beatBy(s.cfg.Clock() + s.cfg.Timing.Retry)
+	missing := slices.ContainsFunc(s.names, func(name string) bool { _, ok := v.targets[name]; return !ok })
+	if !missing && !s.undescribed {
 		return
+	}
+	ctx, cancel := s.attempt(live)
+	defer cancel()
+	if err := s.describe(ctx, s.queries); err != nil {
+		s.cfg.Logger.Warn("targets_not_described", "error", database.Explain(err))
+	}
+	if missing {
+		s.beatBy(s.cfg.Clock() + s.cfg.Timing.Retry)
 	}
 }
 
 // take acquires leases and begins their runs. What somebody else was faster with, or holds locked, is tried again
 // soon, if it is still to be had then.
-func (s *session) take(live context.Context, slots []*slot) {
-	if len(slots) == 0 {
-		return
-	}
+func (s *session) take(live context.Context, v view, slots []*slot) {
 	var targets []*slot
+	var err error
 	for _, sl := range slots {
 		sl.notBefore = 0
 		if sl.isLeader() {
-			s.takeLeader(live)
+			err = s.takeLeader(live, v.leader)
 		} else {
 			targets = append(targets, sl)
 		}
 	}
-	s.takeTargets(live, targets)
+	if err = errors.Join(err, s.takeTargets(live, v, targets)); err == nil {
+		err = missed(slots)
+	}
+	if live.Err() == nil {
+		s.cfg.Loops.Loop(loop.Acquire, "").Done(database.Explain(err))
+	}
 	if slices.ContainsFunc(slots, func(sl *slot) bool { return sl.phase != running }) {
 		s.beatBy(s.cfg.Clock() + s.cfg.Timing.Retry)
 	}
 }
 
-func (s *session) takeLeader(live context.Context) {
+// missed counts the tries in a row that found a lease free and did not get it, and says so when it cannot be that
+// somebody else was faster.
+func missed(slots []*slot) error {
+	var locked []string
+	for _, sl := range slots {
+		sl.missed++
+		if sl.phase == running {
+			sl.missed = 0
+		}
+		if sl.missed >= missedMax {
+			locked = append(locked, sl.label())
+		}
+	}
+	if len(locked) == 0 {
+		return nil
+	}
+	return fmt.Errorf("take %s: the row is locked, as by a transaction that somebody left open", strings.Join(locked, ", "))
+}
+
+func (s *session) takeLeader(live context.Context, seen seenLease) error {
 	ctx, cancel := s.attempt(live)
 	defer cancel()
-	sent := s.cfg.Clock()
-	terms, err := s.queries.LeaderAcquire(ctx, store.LeaderAcquireParams{Instance: s.cfg.Instance, Ttl: s.leader.ttl})
+	terms, err := s.queries.LeaderAcquire(ctx, store.LeaderAcquireParams{
+		Instance: s.cfg.Instance, Ttl: s.leader.ttl, SeenOwner: seen.owner, SeenTerm: seen.term, SeenBeat: seen.beat,
+	})
 	if err != nil {
 		s.acquireFailed(live, err)
-		return
+		return fmt.Errorf("take the leadership: %w", err)
 	}
 	for _, term := range terms {
 		s.leader.term = term
 		s.cfg.Logger.Info("leadership_acquired", "term", term)
-		ctx := s.begin(live, s.leader, sent+s.leader.ttl)
+		ctx := s.begin(live, s.leader)
 		s.launch(s.leader, func() error { return s.cfg.RunLeader(ctx, term) })
 	}
+	return nil
 }
 
-func (s *session) takeTargets(live context.Context, slots []*slot) {
+func (s *session) takeTargets(live context.Context, v view, slots []*slot) error {
 	if len(slots) == 0 {
-		return
+		return nil
 	}
 	ctx, cancel := s.attempt(live)
 	defer cancel()
@@ -96,24 +125,28 @@ func (s *session) takeTargets(live context.Context, slots []*slot) {
 		p.Names = append(p.Names, sl.name)
 		p.Fingerprints = append(p.Fingerprints, sl.target.Fingerprint)
 		p.Ttls = append(p.Ttls, sl.ttl)
+		seen := v.lease(sl)
+		p.SeenOwners = append(p.SeenOwners, seen.owner)
+		p.SeenTerms = append(p.SeenTerms, seen.term)
+		p.SeenBeats = append(p.SeenBeats, seen.beat)
 	}
-	sent := s.cfg.Clock()
 	rows, err := s.queries.TargetsAcquire(ctx, p)
 	if err != nil {
 		s.acquireFailed(live, err)
-		return
+		return fmt.Errorf("take targets: %w", err)
 	}
 	for _, row := range rows {
 		i := slices.IndexFunc(slots, func(sl *slot) bool { return sl.name == row.Name })
-		s.own(live, slots[i], row, sent+slots[i].ttl)
+		s.own(live, slots[i], row)
 	}
+	return nil
 }
 
 // own begins the run of a target that was just acquired.
-func (s *session) own(live context.Context, sl *slot, row store.TargetsAcquireRow, deadline time.Duration) {
+func (s *session) own(live context.Context, sl *slot, row store.TargetsAcquireRow) {
 	s.cfg.Logger.Info("target_acquired", "target", row.Name, "term", row.Term, "clean", row.Clean, "fresh", row.Fresh, "options_changed", row.OptionsChanged)
 	sl.term = row.Term
-	ctx := s.begin(live, sl, deadline)
+	ctx := s.begin(live, sl)
 	grant := &Grant{
 		Target: row.Name, ID: row.ID, Owner: s.cfg.Instance, Term: row.Term,
 		Clean: row.Clean, Fresh: row.Fresh, OptionsChanged: row.OptionsChanged,
@@ -171,26 +204,38 @@ func (s *session) keepConfigured(live context.Context, v view) {
 	}
 	ctx, cancel := s.attempt(live)
 	defer cancel()
+	var err error
 	if missing {
-		if _, err := s.queries.TargetsConfigure(ctx); err != nil {
-			s.cfg.Logger.Warn("targets_not_configured", "error", database.Explain(err))
-		}
+		_, err = s.queries.TargetsConfigure(ctx)
 	}
 	if len(unlisted) > 0 {
-		s.unconfigure(ctx, unlisted)
+		err = errors.Join(err, s.unconfigure(ctx, v, unlisted))
+	}
+	if live.Err() == nil {
+		s.cfg.Loops.Loop(loop.Configure, "").Done(database.Explain(err))
 	}
 }
 
-func (s *session) unconfigure(ctx context.Context, names []string) {
+func (s *session) unconfigure(ctx context.Context, v view, names []string) error {
 	slices.Sort(names)
-	gone, err := s.queries.TargetsUnconfigure(ctx, names)
+	p := store.TargetsUnconfigureParams{Names: names}
+	for _, name := range names {
+		seen := v.targets[name]
+		if !seen.expired() {
+			seen = seenLease{} // only if nobody owns it
+		}
+		p.SeenOwners = append(p.SeenOwners, seen.owner)
+		p.SeenTerms = append(p.SeenTerms, seen.term)
+		p.SeenBeats = append(p.SeenBeats, seen.beat)
+	}
+	gone, err := s.queries.TargetsUnconfigure(ctx, p)
 	if err != nil {
-		s.cfg.Logger.Warn("targets_not_unconfigured", "error", database.Explain(err))
-		return
+		return fmt.Errorf("note which targets no process lists: %w", err)
 	}
 	for _, name := range gone {
 		delete(s.unlisted, name)
 		s.cfg.Logger.Info("target_unconfigured", "target", name, "effect", "no process lists it: its objects are kept, its changes no longer")
 		s.m.signals.left.emit(name)
 	}
+	return nil
 }

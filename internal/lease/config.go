@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgreconciler/reconciler/internal/loop"
 )
 
 const (
@@ -22,8 +24,12 @@ const (
 	MinTTL = 9500 * time.Millisecond
 	// ttlMargin is what a heartbeat may take until a call of the longest kind could no longer start.
 	ttlMargin = 500 * time.Millisecond
+	// missedMax is how many tries find a lease free and do not get it before that is reported.
+	missedMax = 4
 	// attemptTimeout bounds one statement. A half-open connection is noticed by it, while the lease still lives.
 	attemptTimeout = 2 * time.Second
+	// steadyAfter is when a run that has not failed counts as one that works.
+	steadyAfter = 10 * time.Second
 	// controlPause bounds what a flood of notifications can cost.
 	controlPause = 20 * time.Millisecond
 	// releasePatience is how long Stop tries to give back leases and to remove the row of this process, when rows are
@@ -68,6 +74,10 @@ type Config struct {
 	// Control fires when somebody may have released or ordered something (NOTIFY reconciler_control): a heartbeat
 	// is then due at once. nil: only time does that.
 	Control <-chan struct{}
+	// Silent is called when the database did not answer a heartbeat in time. It must not block. Nil: nobody is told.
+	Silent func()
+	// Loops is told of what fails. Nil: nobody is.
+	Loops *loop.Monitor
 
 	// Timing is for tests; the zero value is right.
 	Timing Timing

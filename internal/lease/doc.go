@@ -1,22 +1,24 @@
 // Package lease decides which process works on which target, and which one leads the tick. PostgreSQL is the only
-// coordinator: there is a row for each lease, with an owner, a term and the time until which it lives.
+// coordinator: there is a row for each lease, with an owner, a term and how long it lives without a heartbeat of its owner.
 //
-// A Manager is one process's part in it. It says every few seconds that the process is there and renews what it
-// holds (a heartbeat), takes what falls to it, and calls Config.RunTarget for each target and Config.RunLeader for
-// the leadership, on goroutines of its own. cmd/reconciler makes one; internal/apply and internal/sync live inside
-// RunTarget and see only the Grant, internal/outbox lives inside RunLeader.
+// A Manager is one process's part in it. It says every few seconds that the process is there, which renews all that it
+// owns (a heartbeat: one new row in a table that nothing on the way of a change reads), takes what falls to it, and calls
+// Config.RunTarget for each target and Config.RunLeader for the leadership, on goroutines of its own. cmd/reconciler
+// makes one; internal/apply and internal/sync live inside RunTarget and see only the Grant, internal/outbox lives inside
+// RunLeader.
 //
 // # What it promises
 //
 //   - Two processes never run one target at the same time, as long as RunTarget returns when its context ends and
 //     starts no call unless Grant.Allows says that the lease outlives it. A process counts the life of its lease on
-//     its own monotonic clock, from before it asked the server; the server counts from when it answered, which is
-//     later. So a frozen or cut-off owner gives up before anybody else may begin. No clock of a client is ever
-//     compared with anything.
+//     its own monotonic clock, from before it sent the heartbeat; others count on theirs, from when they saw it or
+//     later than it was sent. So a frozen or cut-off owner gives up before anybody else may begin. All that is
+//     assumed of clocks is that monotonic ones go at the same pace.
 //   - Every run has a term of its own, higher than any before it. A write that begins with reconciler.fence (SQLSTATE
 //     RC001, see IsFenced) can therefore not come from an older run, of this process neither.
-//   - A target whose owner died is taken over when its lease expires, at most TTL after the last heartbeat; one
-//     whose owner stopped well, at once. After anything but a good release Grant.Clean is false until a complete
+//   - A target whose owner died is taken over when its lease expires: TTL after the last heartbeat, or after an
+//     observer first saw it, if it has just started or the server's clock jumped meanwhile (see watch). One whose
+//     owner stopped well is taken over at once. After anything but a good release Grant.Clean is false until a complete
 //     sync, for the target may have objects that the ledger does not know.
 //   - Targets are shared out evenly among the processes that list them: all of them compute the same plan from the
 //     same rows, and one moves a target only if that makes the shares more even.
@@ -24,5 +26,7 @@
 // # What it cannot promise
 //
 // A call that a frozen process had begun ends when that process wakes up; targets that can should refuse older
-// terms. A step of the server's own clock shortens or lengthens leases by as much.
+// terms. Two steps of the server's clock that cancel each other out between two heartbeats of an observer, with one of
+// the owner's in between, are not noticed: its lease is then counted from too early, by no more than the time between
+// those two, which is a few seconds.
 package lease

@@ -109,7 +109,7 @@ func runTargetLeavesItsLeaseToExpireWhenItIsStoppedAfterAPanic(t *testing.T) {
 		failFirst(func() error { panic("no") })))
 	receive(t, a.resting)
 	require.NoError(t, a.Stop(t.Context()))
-	require.Equal(t, map[string]string{"x": a.cfg.Instance}, f.owners())
+	require.Equal(t, a.cfg.Instance, value[string](f, "SELECT owner::text FROM reconciler.targets"))
 	require.Contains(t, a.log.String(), "msg=lease_left_to_expire")
 }
 

@@ -19,11 +19,12 @@ func fence(ctx context.Context, db store.DBTX, g *Grant) error {
 	return store.New(db).TargetFence(ctx, store.TargetFenceParams{TargetID: g.ID, Owner: g.Owner, Term: g.Term})
 }
 
-// acquire takes target x for an instance, or returns nil.
+// acquire takes target x for an instance that saw it expire in the first term of me, or returns nil.
 func acquire(t *testing.T, db store.DBTX, instance string) *Grant {
 	t.Helper()
 	rows, err := store.New(db).TargetsAcquire(t.Context(), store.TargetsAcquireParams{
 		Names: []string{"x"}, Fingerprints: []string{"one"}, Ttls: []time.Duration{time.Hour}, Instance: instance,
+		SeenOwners: []string{me}, SeenTerms: []int64{1}, SeenBeats: []int64{0},
 	})
 	require.NoError(t, err)
 	if len(rows) == 0 {
@@ -37,7 +38,6 @@ func expired(t *testing.T, f *fleet) *Grant {
 	t.Helper()
 	f.db.Exec(t, "INSERT INTO reconciler.targets (name) VALUES ('x')")
 	g := acquire(t, f.db.Pool, me)
-	f.db.Exec(t, "UPDATE reconciler.targets SET lease_until = clock_timestamp()")
 	return g
 }
 
@@ -167,7 +167,7 @@ func fenceEndsARunThatIsToldSo(t *testing.T) {
 		}
 	}))
 	require.Eventually(t, func() bool { return len(f.owners()) == 1 }, patience, 5*time.Millisecond)
-	f.db.Exec(t, "UPDATE reconciler.targets SET owner = NULL, lease_until = NULL, term = term + 10")
+	f.db.Exec(t, "UPDATE reconciler.targets SET owner = NULL, term = term + 10")
 	close(writes)
 	require.Equal(t, int64(12), receive(t, a.runs).Term)
 	require.Empty(t, a.resting, "a deposed run is no failure")

@@ -44,6 +44,13 @@ func (g *Grant) Allows(d time.Duration) bool {
 	return left > 0 && left >= d
 }
 
+// Over returns a function that says whether d has passed since, or the lease is lost. It goes by the clock that leases
+// are judged by, which does not stand still while the machine is suspended, as Go's does.
+func (g *Grant) Over(d time.Duration) func() bool {
+	end := g.hold.clock() + d
+	return func() bool { return g.hold.clock() >= end || g.hold.remaining() == 0 }
+}
+
 // Draining is closed when the owner should take no new work, finish what it has and return nil.
 func (g *Grant) Draining() <-chan struct{} { return g.draining }
 

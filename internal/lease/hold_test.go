@@ -126,3 +126,35 @@ func TestClock(t *testing.T) {
 	require.GreaterOrEqual(t, passed, goPassed)
 	require.Less(t, passed, time.Minute)
 }
+
+// I3: Go's clock stands still while the machine is suspended, and with it every timer of a call.
+func TestACallIsOverWhenTheMachineWakesUpTooLate(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name      string
+		suspended time.Duration
+		want      bool
+	}{
+		{"WithinItsTime", 2 * time.Second, false},
+		{"AfterItsTime", 3 * time.Second, true},
+		{"AfterTheLease", time.Hour, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			now := time.Hour
+			g := &Grant{hold: newHold(func() time.Duration { return now }, now+10*time.Second, func(error) {}, func() {})}
+			over := g.Over(3 * time.Second)
+			require.False(t, over())
+			now += test.suspended
+			require.Equal(t, test.want, over())
+		})
+	}
+
+	t.Run("OrWhenItsLeaseIsLostBefore", func(t *testing.T) {
+		t.Parallel()
+		g := &Grant{hold: newHold(elapsed, elapsed()+time.Hour, func(error) {}, func() {})}
+		over := g.Over(30 * time.Minute)
+		g.hold.lose()
+		require.True(t, over())
+	})
+}

@@ -15,6 +15,7 @@ import (
 type Manager struct {
 	cfg     Config
 	signals signals
+	beats   atomic.Int64 // heartbeats sent
 	active  atomic.Int64 // calls of RunTarget and RunLeader that have not returned
 
 	mu       sync.Mutex

@@ -15,9 +15,11 @@ const noLimit = -1
 func (s *session) register(live context.Context) error {
 	return pgx.BeginFunc(live, s.cfg.Pool, func(tx pgx.Tx) error {
 		q := store.New(tx)
-		if err := q.InstanceRegister(live, store.InstanceRegisterParams{
-			ID: s.cfg.Instance, Name: s.cfg.Name, Version: s.cfg.Version, Targets: s.names,
-		}); err != nil {
+		p := store.InstanceRegisterParams{ID: s.cfg.Instance, Name: s.cfg.Name, Version: s.cfg.Version, Targets: s.names, Options: []string{}}
+		for _, t := range s.cfg.Targets {
+			p.Options = append(p.Options, t.Fingerprint)
+		}
+		if err := q.InstanceRegister(live, p); err != nil {
 			return err
 		}
 		return s.describe(live, q)
@@ -36,7 +38,9 @@ func (s *session) describe(ctx context.Context, q *store.Queries) error {
 	if err := q.TargetsInsert(ctx, p.Names); err != nil {
 		return err
 	}
-	return q.TargetsDescribe(ctx, p)
+	locked, err := q.TargetsDescribe(ctx, p)
+	s.undescribed = locked > 0
+	return err
 }
 
 func orElse[T any](value *T, other T) T {

@@ -29,6 +29,14 @@ var quick = Timing{
 	BackoffMin: 20 * time.Millisecond, BackoffMax: 300 * time.Millisecond, StopGrace: time.Second,
 }
 
+// steadfast are those for tests in which others act as often, and no lease of a process that lives may expire, however
+// busy the machine is.
+var steadfast = func() Timing {
+	t := quick
+	t.MinTTL = 2 * patience
+	return t
+}()
+
 // still are timings under which nothing happens by itself: only Control and expiries of others wake the loop.
 var still = Timing{
 	Heartbeat: time.Hour, Retry: 50 * time.Millisecond, MinTTL: 2 * time.Hour, Live: time.Hour, Gone: time.Hour,
@@ -52,12 +60,11 @@ type replica struct {
 	runs    chan *run  // each call of RunTarget
 	leads   chan int64 // each call of RunLeader: its term
 
-	planned  <-chan struct{}
-	dropped  <-chan string
-	resting  <-chan string
-	lateBeat <-chan string
-	beats    <-chan error
-	left     <-chan string
+	planned <-chan struct{}
+	dropped <-chan string
+	resting <-chan string
+	beats   <-chan error
+	left    <-chan string
 }
 
 // fleet are the replicas of one test. It fails the test if two of them own a target at the same time.
@@ -105,7 +112,7 @@ func (f *fleet) replica(timing Timing, names []string, adjust ...func(*Config)) 
 	r.Manager, r.cfg = New(cfg), &cfg
 	r.planned, r.beats = r.signals.planned.listen(), r.signals.beat.listen()
 	r.dropped, r.resting = r.signals.dropped.listen(), r.signals.resting.listen()
-	r.lateBeat, r.left = r.signals.lateBeat.listen(), r.signals.left.listen()
+	r.left = r.signals.left.listen()
 	return r
 }
 
@@ -223,7 +230,7 @@ func (r *replica) wake() {
 // owners returns who has a lease that lives, by target.
 func (f *fleet) owners() map[string]string {
 	f.t.Helper()
-	rows, err := f.db.Pool.Query(f.t.Context(), "SELECT name, owner::text FROM reconciler.targets WHERE lease_until > clock_timestamp()")
+	rows, err := f.db.Pool.Query(f.t.Context(), "SELECT name, owner::text FROM reconciler.targets WHERE reconciler.lease_lives(owner, lease_ttl)")
 	require.NoError(f.t, err)
 	owners := map[string]string{}
 	var name, owner string
@@ -288,6 +295,14 @@ func (r *replica) awaitBeat(t *testing.T, is func(error) bool) {
 		}
 	}
 	t.Fatal("no such heartbeat came")
+}
+
+// lives waits until heartbeats have gone on for so long.
+func (r *replica) lives(t *testing.T, d time.Duration) {
+	t.Helper()
+	for begun := sinceStart(); sinceStart()-begun < d; {
+		receive(t, r.planned)
+	}
 }
 
 // receiveAll waits for the runs of n targets and returns them by target.

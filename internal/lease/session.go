@@ -40,13 +40,17 @@ type session struct {
 	giveUp   time.Duration // clock after which a stopping session waits no longer
 	control  <-chan struct{}
 
-	beatAt    time.Duration // clock when the next heartbeat is due
-	hitAt     time.Duration // clock when the last one was answered; 0 for never
-	failing   int           // heartbeats that failed since then
-	peers     int           // other processes seen by the last heartbeat
-	releaseAt time.Duration // clock before which nothing is released: the last try found rows locked, or no server
-	unlisted  map[string]time.Duration
-	left      []error // what could not be released
+	beatAt      time.Duration // clock when the next heartbeat is due
+	hitAt       time.Duration // clock when the last one was answered; 0 for never
+	sentAt      time.Duration // clock when that one was sent: what it renewed lives from then on
+	lastBeat    int64         // its number
+	seen        watch         // what it showed of others
+	failing     int           // heartbeats that failed since then
+	peers       int           // other processes seen by the last heartbeat
+	undescribed bool          // rows of targets do not say what the config says: they were locked
+	releaseAt   time.Duration // clock before which nothing is released: the last try found rows locked, or no server
+	unlisted    map[string]time.Duration
+	left        []error // what could not be released
 }
 
 // newSession returns a session that runs until ctx ends, and its context live.
@@ -169,6 +173,7 @@ func (s *session) lost(sl *slot, why string) {
 	s.cfg.Logger.Warn("lease_lost", "lease", sl.label(), "term", sl.term, "reason", why)
 	sl.hold.lose()
 	sl.noticed = true
+	s.rested(sl)
 	if sl.phase == releasing && s.stopping {
 		s.left = append(s.left, fmt.Errorf("%s: the lease expired before it could be released", sl.label()))
 	}

@@ -35,6 +35,7 @@ func (s *session) afterLoss(sl *slot, err error) {
 	if !sl.noticed {
 		s.lost(sl, "its term is over, or it was not renewed in time")
 	}
+	s.rested(sl)
 	s.cfg.Logger.Info("run_ended_after_loss", "lease", sl.label(), "term", sl.term, "error", err)
 	if _, crashed := errors.AsType[*panicError](err); crashed {
 		sl.notBefore = s.cfg.Clock() + sl.target.CallTimeout // calls may be under way
@@ -47,6 +48,7 @@ func (s *session) afterLoss(sl *slot, err error) {
 func (s *session) afterEnd(sl *slot) {
 	if sl.asked || s.stopping {
 		sl.failures = 0
+		s.rested(sl)
 	} else {
 		pause := s.pause(sl)
 		sl.notBefore = s.cfg.Clock() + pause
@@ -58,10 +60,12 @@ func (s *session) afterEnd(sl *slot) {
 // afterFailure keeps the lease while the callback rests, unless it was to be given back anyway.
 func (s *session) afterFailure(sl *slot, err error) {
 	if s.stopping || sl.asked {
+		s.rested(sl)
 		s.cfg.Logger.Error("run_failed", "lease", sl.label(), "term", sl.term, "error", database.Explain(err))
 		s.giveBack(sl, false)
 		return
 	}
+	s.runs(sl).Failed(database.Explain(err))
 	// That the database was lost says nothing about the next run, and it cannot begin before the database is back.
 	pause := s.cfg.Timing.BackoffMin
 	if !database.IsUnavailable(err) {
@@ -74,6 +78,7 @@ func (s *session) afterFailure(sl *slot, err error) {
 // afterPanic is a failure after which calls may still be under way: the lease is kept until they must have ended,
 // and when the process stops, left to expire.
 func (s *session) afterPanic(sl *slot, crash *panicError) {
+	s.runs(sl).Failed(crash)
 	pause := max(s.pause(sl), sl.target.CallTimeout)
 	s.cfg.Logger.Error("run_panicked", "lease", sl.label(), "term", sl.term, "error", crash, "stack", string(crash.stack), "again_in", pause)
 	sl.dangerous = s.cfg.Clock() + sl.target.CallTimeout
@@ -114,7 +119,10 @@ func (s *session) resume(live context.Context) {
 			s.beatBy(now)
 		}
 	}
-	s.take(live, slices.Clone(rested))
+	if len(rested) == 0 {
+		return
+	}
+	s.take(live, view{}, slices.Clone(rested))
 	for _, sl := range rested {
 		if sl.phase == resting {
 			sl.notBefore = s.cfg.Clock() + s.cfg.Timing.Retry

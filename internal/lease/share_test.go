@@ -52,12 +52,16 @@ func TestPlanDoesNotWaitForTheSilent(t *testing.T) {
 	timing := Timing{}.withDefaults()
 	plan := func(seenAgo time.Duration, owner string, left time.Duration) map[string]string {
 		all := []string{"x", "y", "z"}
+		const now = time.Hour
+		seen := &watch{last: sample{received: now}, seen: map[string]sighting{
+			"dead": {at: now - (timing.MinTTL - left)}, "b": {at: now - seenAgo},
+		}}
 		return see([]store.LeaseHeartbeatRow{
-			{Kind: "instance", Instance: "b", Remaining: timing.Live - seenAgo, Targets: all},
-			{Kind: "target", Name: "x", Instance: "me", Remaining: time.Second, Configured: true},
-			{Kind: "target", Name: "y", Instance: "me", Remaining: time.Second, Configured: true},
-			{Kind: "target", Name: "z", Instance: owner, Remaining: left, Configured: true},
-		}, "me", 0, timing).plan(all)
+			{Kind: "instance", Instance: "b", Targets: all},
+			{Kind: "target", Name: "x", Instance: "me", Ttl: timing.MinTTL, Configured: true},
+			{Kind: "target", Name: "y", Instance: "me", Ttl: timing.MinTTL, Configured: true},
+			{Kind: "target", Name: "z", Instance: owner, Ttl: timing.MinTTL, Configured: true},
+		}, "me", seen, timing).plan(all)
 	}
 	const late, overdue = 5 * time.Second, 6 * time.Second
 	require.Equal(t, map[string]string{"x": "me", "y": "me", "z": "b"}, plan(late, "dead", 0))
@@ -65,6 +69,28 @@ func TestPlanDoesNotWaitForTheSilent(t *testing.T) {
 	require.Equal(t, map[string]string{"x": "b", "y": "me"}, plan(late, "dead", time.Second))
 	require.Equal(t, map[string]string{"x": "me", "y": "me"}, plan(overdue, "dead", time.Second))
 	require.Equal(t, map[string]string{"x": "me", "y": "me"}, plan(overdue, "b", time.Second))
+}
+
+// What a dead process leaves goes to one that has heard its last heartbeat, though another one has less: that came later, and
+// must wait for as long as the lease lasts before it can know.
+func TestNewcomerIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	timing := Timing{}.withDefaults()
+	plan := func(cameAgo time.Duration) map[string]string {
+		all := []string{"x", "y", "z"}
+		const now = time.Hour
+		seen := &watch{last: sample{received: now}, seen: map[string]sighting{
+			"dead": {at: now - timing.MinTTL}, "new": {at: now, first: now - cameAgo},
+		}}
+		return see([]store.LeaseHeartbeatRow{
+			{Kind: "instance", Instance: "new", Targets: all},
+			{Kind: "target", Name: "x", Instance: "me", Ttl: timing.MinTTL, Configured: true},
+			{Kind: "target", Name: "y", Ttl: timing.MinTTL, Configured: true},
+			{Kind: "target", Name: "z", Instance: "dead", Ttl: timing.MinTTL, Configured: true},
+		}, "me", seen, timing).plan(all)
+	}
+	require.Equal(t, map[string]string{"x": "me", "y": "new", "z": "me"}, plan(timing.MinTTL-time.Second))
+	require.Equal(t, map[string]string{"x": "me", "y": "me", "z": "new"}, plan(timing.MinTTL))
 }
 
 // world are members and targets at some moment.

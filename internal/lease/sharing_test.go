@@ -103,8 +103,8 @@ func targetsAreSharedOutWithoutThoseThatHaveGoneSilent(t *testing.T) {
 	f := newFleet(t)
 	timing := quick
 	timing.Gone = time.Hour
-	f.db.Exec(t, `INSERT INTO reconciler.instances (id, name, version, targets, seen_at) VALUES
-		('00000000-0000-4000-8000-00000000000a', 'silent', 'v1', '{x,y}', clock_timestamp() - interval '2 seconds')`)
+	f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'silent', 'v1', '{x,y}', 1, 0);
+		UPDATE reconciler.heartbeats SET at = clock_timestamp() - interval '2 seconds'`)
 	a := f.start(f.replica(timing, []string{"x", "y"}))
 	receiveAll(t, a.runs, 2)
 	require.Equal(t, 2, value[int](f, "SELECT count(*) FROM reconciler.instances"))

@@ -19,10 +19,9 @@ func (s *signal[T]) emit(value T) {
 
 // signals are the moments that tests of this package wait for.
 type signals struct {
-	beat     signal[error]    // a heartbeat was answered, or failed
-	planned  signal[struct{}] // what a heartbeat showed has been acted on
-	lateBeat signal[string]   // a target's row was locked: its renewal waits for it now
-	resting  signal[string]   // a run failed; it will be called again
-	dropped  signal[string]   // a lease ended without being released
-	left     signal[string]   // targets that ceased to be configured
+	beat    signal[error]    // a heartbeat was answered, or failed
+	planned signal[struct{}] // what a heartbeat showed has been acted on
+	resting signal[string]   // a run failed; it will be called again
+	dropped signal[string]   // a lease ended without being released
+	left    signal[string]   // targets that ceased to be configured
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"runtime/debug"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/loop"
 )
 
 // phase is where a slot stands.
@@ -31,6 +33,7 @@ type slot struct {
 	clean   bool   // while releasing: the run has written all its results
 
 	failures  int           // in a row
+	missed    int           // tries in a row to take it that found it free and did not get it
 	begun     time.Duration // clock when the run began
 	notBefore time.Duration // clock before which the callback is not called
 	dangerous time.Duration // clock until which calls of a run that panicked may be under way
@@ -52,6 +55,23 @@ func (sl *slot) label() string {
 	return "target " + sl.name
 }
 
+// runs is where it is told how the runs of a slot fare.
+func (s *session) runs(sl *slot) *loop.Loop {
+	if sl.isLeader() {
+		return s.cfg.Loops.Loop(loop.Lead, "")
+	}
+	return s.cfg.Loops.Loop(loop.Own, sl.name)
+}
+
+// rested forgets what failed in the runs of a slot: they are another process's now.
+func (s *session) rested(sl *slot) {
+	if sl.isLeader() {
+		s.cfg.Loops.RestLeader()
+	} else {
+		s.cfg.Loops.RestTarget(sl.name)
+	}
+}
+
 // holds says whether there is a lease to renew.
 func (sl *slot) holds() bool {
 	return (sl.phase == running || sl.phase == resting) && sl.hold.remaining() > 0
@@ -64,13 +84,14 @@ func (sl *slot) drop() {
 	sl.asked, sl.noticed, sl.clean = false, false, false
 }
 
-// begin gives the slot a lease that lives until deadline, and returns the context of its run, to be launched next.
-func (s *session) begin(live context.Context, sl *slot, deadline time.Duration) context.Context {
+// begin gives the slot a lease that lives for its TTL from the last heartbeat, as for everybody else, and returns the
+// context of its run, to be launched next.
+func (s *session) begin(live context.Context, sl *slot) context.Context {
 	if sl.hold != nil {
 		sl.hold.end()
 	}
 	ctx, cancel := context.WithCancelCause(live)
-	sl.phase, sl.hold = running, newHold(s.cfg.Clock, deadline, cancel, s.poke)
+	sl.phase, sl.hold = running, newHold(s.cfg.Clock, s.sentAt+sl.ttl, cancel, s.poke)
 	sl.asked, sl.noticed, sl.clean = false, false, false
 	sl.begun = s.cfg.Clock()
 	return ctx

@@ -5,7 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/metrics"
 )
 
 func TestTakeover(t *testing.T) {
@@ -18,6 +22,7 @@ func TestTakeover(t *testing.T) {
 	t.Run("WaitsForAHalfOpenOwnerToGiveUpFirst", takeoverWaitsForAHalfOpenOwnerToGiveUpFirst)
 	t.Run("OfTheLeadershipIsIndependentOfTargets", takeoverOfTheLeadershipIsIndependentOfTargets)
 	t.Run("ByTheSameProcessFollowsWhenItsConnectionIsBack", takeoverByTheSameProcessFollowsWhenItsConnectionIsBack)
+	t.Run("FollowsWhenARunDoesNotReturnAfterItsLoss", takeoverFollowsWhenARunDoesNotReturnAfterItsLoss)
 	t.Run("DoesNotFollowAShortOutage", takeoverDoesNotFollowAShortOutage)
 }
 
@@ -32,15 +37,15 @@ func takeoverHappensRightWhenTheLeaseOfAKilledOwnerExpires(t *testing.T) {
 	receive(t, b.planned)
 
 	a.wire.cut()
-	expires := value[time.Time](f, "SELECT lease_until FROM reconciler.targets WHERE name = 'x'")
+	renewed := value[time.Time](f, "SELECT at FROM reconciler.heartbeats WHERE instance = $1", a.cfg.Instance)
 	second := receive(t, b.runs)
 	require.Equal(t, first.Term+1, second.Term)
 	require.Equal(t, first.ID, second.ID)
 	require.False(t, second.Clean)
 	require.False(t, value[bool](f, "SELECT clean FROM reconciler.targets WHERE name = 'x'"))
-	taken := value[time.Time](f, "SELECT lease_until - interval '2 hours' FROM reconciler.targets WHERE name = 'x'")
-	require.Greater(t, taken, expires)
-	require.Less(t, taken.Sub(expires), quick.MinTTL)
+	taken := value[time.Time](f, "SELECT at FROM reconciler.heartbeats WHERE instance = $1", b.cfg.Instance)
+	require.Greater(t, taken.Sub(renewed), quick.MinTTL)
+	require.Less(t, taken.Sub(renewed), 2*quick.MinTTL)
 
 	<-first.ctx.Done()
 	require.Equal(t, ErrLost, context.Cause(first.ctx))
@@ -152,6 +157,31 @@ func takeoverByTheSameProcessFollowsWhenItsConnectionIsBack(t *testing.T) {
 	require.Contains(t, a.log.String(), "msg=heartbeat_recovered")
 }
 
+// Its process is well again, and has least, so that the plan would give it back the target.
+func takeoverFollowsWhenARunDoesNotReturnAfterItsLoss(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	begun, returns := make(chan struct{}), make(chan struct{})
+	a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
+		c.RunTarget = func(context.Context, *Grant) error {
+			close(begun)
+			<-returns
+			return nil
+		}
+	}))
+	t.Cleanup(func() { close(returns) })
+	<-begun
+	a.wire.cut()
+	for receive(t, a.dropped) != "target x" { // the leadership is dropped too
+	}
+	a.wire.mend()
+	a.awaitBeat(t, isSuccess)
+	b := f.start(f.replica(quick, []string{"x"}))
+	second := receive(t, b.runs)
+	require.Equal(t, int64(2), second.Term)
+	require.False(t, second.Clean)
+}
+
 func takeoverDoesNotFollowAShortOutage(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -173,59 +203,54 @@ func steady(s Status) Status {
 	return s
 }
 
+// A person's open transaction, or an owner's own writes.
 func TestLockedRow(t *testing.T) {
 	t.Parallel()
 
-	// I10: nobody takes it while the lock is held, and its owner has given up before.
-	t.Run("CostsItsOwnerThatTargetOnly", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x", "y"}))
-		first := receiveAll(t, a.runs, 2)
-		receive(t, a.leads)
-		b := f.replica(quick, []string{"x"})
+	t.Run("IsRenewedAllTheSame", lockedRowIsRenewedAllTheSame)
+	t.Run("IsTakenByNobodyBeforeItIsFree", lockedRowIsTakenByNobodyBeforeItIsFree)
+}
 
-		tx, err := f.db.Conn(t).Begin(t.Context())
-		require.NoError(t, err)
-		_, err = tx.Exec(t.Context(), "SELECT FROM reconciler.targets WHERE name = 'x' FOR UPDATE")
-		require.NoError(t, err)
-		require.Equal(t, "target x", receive(t, a.dropped))
-		<-first["x"].ended
-		require.Equal(t, ErrLost, context.Cause(first["x"].ctx))
-		f.start(b)
-		require.Eventually(t, func() bool { return f.owners()["x"] == "" }, patience, 10*time.Millisecond)
-		for range 3 {
-			receive(t, b.planned)
-		}
-		require.Empty(t, b.runs)
-		require.NoError(t, first["y"].ctx.Err())
-		require.True(t, a.Status().Leader)
+func lockedRowIsRenewedAllTheSame(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	timing := quick
+	timing.MinTTL = 6 * time.Second
+	a := f.start(f.replica(timing, []string{"x"}))
+	first := receive(t, a.runs)
+	receive(t, a.leads)
+	tx, err := f.db.Conn(t).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT FROM reconciler.targets FOR UPDATE; SELECT FROM reconciler.leases FOR UPDATE; SELECT FROM reconciler.instances FOR UPDATE")
+	require.NoError(t, err)
+	a.lives(t, 3*timing.MinTTL/2)
+	require.NoError(t, first.ctx.Err())
+	require.Empty(t, a.dropped)
+	require.True(t, a.Status().Leader)
+}
 
-		require.NoError(t, tx.Rollback(t.Context()))
-		second := receive(t, b.runs)
-		require.Equal(t, first["x"].Term+1, second.Term)
-		require.False(t, second.Clean)
-		require.Empty(t, a.leads)
-	})
-
-	// An owner's own writes may hold the row nearly all the time.
-	t.Run("IsWaitedForWhenItIsFreeForMomentsOnly", func(t *testing.T) {
-		t.Parallel()
-		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}))
-		first := receive(t, a.runs)
-		receive(t, a.leads)
-		conn := f.db.Conn(t)
-		begin := value[time.Time](f, "SELECT clock_timestamp()")
-		for value[float64](f, "SELECT extract(epoch FROM clock_timestamp() - $1)::float8", begin) < 3*quick.MinTTL.Seconds() {
-			_, err := conn.Exec(t.Context(), `BEGIN;
-				SELECT FROM reconciler.targets WHERE name = 'x' FOR NO KEY UPDATE; SELECT FROM reconciler.leases FOR NO KEY UPDATE;
-				SELECT pg_sleep(0.03); COMMIT`)
-			require.NoError(t, err)
-		}
-		require.NotEmpty(t, a.lateBeat)
-		require.NoError(t, first.ctx.Err())
-		require.Empty(t, a.dropped)
-		require.True(t, a.Status().Leader)
-	})
+// I10.
+func lockedRowIsTakenByNobodyBeforeItIsFree(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	loops := loop.New(nil, metrics.New(prometheus.NewRegistry()))
+	a, b := f.start(f.replica(quick, []string{"x"})), f.replica(quick, []string{"x"}, func(c *Config) { c.Loops = loops })
+	first := receive(t, a.runs)
+	tx, err := f.db.Conn(t).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT FROM reconciler.targets WHERE name = 'x' FOR UPDATE")
+	require.NoError(t, err)
+	a.wire.cut()
+	f.start(b)
+	b.lives(t, 2*quick.MinTTL)
+	require.Eventually(t, func() bool { return len(loops.Failing(0)) == 1 }, patience, 5*time.Millisecond)
+	require.Equal(t, loop.Acquire, loops.Failing(0)[0].Loop)
+	require.Equal(t, "take target x: the row is locked, as by a transaction that somebody left open", loops.Failing(0)[0].Text)
+	require.Empty(t, b.runs)
+	require.Equal(t, ErrLost, context.Cause(first.ctx))
+	require.NoError(t, tx.Rollback(t.Context()))
+	second := receive(t, b.runs)
+	require.Equal(t, first.Term+1, second.Term)
+	require.False(t, second.Clean)
+	require.Eventually(t, func() bool { return len(loops.Failing(0)) == 0 }, patience, 5*time.Millisecond)
 }

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -18,17 +19,21 @@ type view struct {
 
 type seenInstance struct {
 	id      string
+	beat    int64
+	first   time.Duration // clock when it was seen for the first time
 	live    bool
 	quiet   bool // a heartbeat of it is overdue
+	gone    bool // it was not heard of for so long that its row may go
 	targets []string
 }
 
 type seenLease struct {
 	owner      string // "" for nobody
 	term       int64
-	renewed    bool
+	beat       int64 // the owner's last
 	configured bool
-	remaining  time.Duration // when it was read
+	heard      time.Duration // clock at the owner's last heartbeat
+	remaining  time.Duration // when it was read, on this process's clock
 }
 
 // expired says that the owner has not renewed it in time. Whoever lives may take it.
@@ -39,10 +44,16 @@ func (l seenLease) availableTo(instance string) bool {
 	return l.owner == "" || l.owner == instance || l.remaining <= 0
 }
 
-func see(rows []store.LeaseHeartbeatRow, me string, at time.Duration, timing Timing) view {
-	v := view{me: me, at: at, targets: map[string]seenLease{}}
+// see makes a view of what a heartbeat returned, after seen has looked at it.
+func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) view {
+	v := view{me: me, at: seen.last.received, targets: map[string]seenLease{}}
 	for _, r := range rows {
-		lease := seenLease{owner: r.Instance, term: r.Term, renewed: r.Renewed, configured: r.Configured, remaining: r.Remaining}
+		last := seen.seen[r.Instance]
+		silent := v.at - last.at
+		lease := seenLease{owner: r.Instance, term: r.Term, beat: last.beat, configured: r.Configured, heard: last.at, remaining: r.Ttl - silent}
+		if r.Instance == me {
+			lease.remaining = r.Ttl // this heartbeat has renewed it
+		}
 		switch r.Kind {
 		case "target":
 			v.targets[r.Name] = lease
@@ -50,7 +61,8 @@ func see(rows []store.LeaseHeartbeatRow, me string, at time.Duration, timing Tim
 			v.leader = lease
 		case "instance":
 			v.instances = append(v.instances, seenInstance{
-				id: r.Instance, live: r.Remaining > 0, quiet: r.Remaining < timing.Live-timing.overdue(), targets: r.Targets,
+				id: r.Instance, beat: r.Beat, targets: r.Targets, first: last.first,
+				live: silent < timing.Live, quiet: last.stale || silent > timing.overdue(), gone: r.Instance != me && silent > timing.Gone,
 			})
 		}
 	}
@@ -95,18 +107,47 @@ func (v view) peers() int {
 }
 
 // plan says who should have which target. Targets whose lease lives on with a process that takes no part (it is
-// stopping, or has died) are nobody's yet.
+// stopping, or has died) are nobody's yet. What a dead process leaves behind goes to one that has heard its last heartbeat:
+// a newcomer has to wait until it has not heard of it for as long as its lease lasts.
 func (v view) plan(mine []string) map[string]string {
-	owned := map[string]string{}
+	owned, left := map[string]string{}, map[string][]string{}
 	var free []string
 	for name, t := range v.targets {
-		if t.owner == "" || t.expired() {
+		switch {
+		case t.owner == "":
 			free = append(free, name)
-		} else {
+		case t.expired():
+			left[t.owner] = append(left[t.owner], name)
+		default:
 			owned[name] = t.owner
 		}
 	}
-	return share(v.members(mine), owned, free)
+	members := v.members(mine)
+	taken := map[string]string{}
+	for _, owner := range slices.Sorted(maps.Keys(left)) {
+		names := left[owner]
+		plan := share(v.witnesses(members, v.targets[names[0]].heard), owned, names)
+		for _, name := range names {
+			if taker, ok := plan[name]; ok {
+				taken[name] = taker
+			}
+		}
+	}
+	maps.Copy(owned, taken)
+	plan := share(members, owned, free)
+	maps.Copy(plan, taken)
+	return plan
+}
+
+// witnesses are those members that were there at a time, and this process.
+func (v view) witnesses(members []member, at time.Duration) []member {
+	late := map[string]bool{}
+	for _, i := range v.instances {
+		if i.id != v.me && i.first > at {
+			late[i.id] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(members), func(m member) bool { return late[m.id] })
 }
 
 // listed are all targets that some process has in its config, dead ones until their rows are removed: a restart is

@@ -20,6 +20,8 @@ type Metrics struct {
 	Retained     prometheus.Counter
 	Applies      *prometheus.GaugeVec   // state: of those that have not ended
 	AppliesEnded *prometheus.CounterVec // state: completed, failed, cancelled
+	LoopFailing  *prometheus.GaugeVec   // loop, target
+	LoopFailures *prometheus.CounterVec // loop, target
 
 	Calls        *prometheus.CounterVec   // target, action, verdict
 	CallSeconds  *prometheus.HistogramVec // target, action
@@ -74,6 +76,8 @@ func New(reg prometheus.Registerer) *Metrics {
 		Retained:     counter("outbox_parts_emptied_total", "Parts of the outbox that retention emptied."),
 		Applies:      gauges("applies", "Applies that have not ended; 0 in processes that do not lead.", "state"),
 		AppliesEnded: counters("applies_ended_total", "Ends of applies that this process saw while it led; one that is tried again may end again.", "state"),
+		LoopFailing:  gauges("loop_failing", "1 while a loop of this process fails; target is empty for those that work for all.", "loop", "target"),
+		LoopFailures: counters("loop_failures_total", "Failed turns of loops of this process.", "loop", "target"),
 
 		Calls:        counters("calls_total", "Driver calls by outcome.", "target", "action", "verdict"),
 		CallSeconds:  times("call_seconds", "Duration of driver calls.", "target", "action"),
@@ -115,6 +119,12 @@ func (m *Metrics) SetApplies(byState map[string]int64) {
 	for _, state := range ApplyStates {
 		m.Applies.WithLabelValues(state).Set(float64(byState[state]))
 	}
+}
+
+// Loop starts the series of a loop at zero.
+func (m *Metrics) Loop(name, target string) {
+	m.LoopFailing.WithLabelValues(name, target)
+	m.LoopFailures.WithLabelValues(name, target)
 }
 
 // Target starts the series of a target at zero, so that a rate over them sees the first event.

@@ -151,6 +151,9 @@ func (s Set) provider(db *sql.DB) (*goose.Provider, error) {
 
 // prepare makes the schema that goose's table stands in, and refuses databases that must not be touched.
 func (s Set) prepare(ctx context.Context, conn *sql.Conn) error {
+	if err := checkEncoding(ctx, sqlRow(conn)); err != nil {
+		return err
+	}
 	// Asked first: IF NOT EXISTS alone wants the right to create it all the same.
 	var exists bool
 	if err := conn.QueryRowContext(ctx, `SELECT to_regnamespace('reconciler') IS NOT NULL`).Scan(&exists); err != nil {

@@ -101,7 +101,7 @@ func (s Set) Check(ctx context.Context, conn Querier) error {
 	if have < want {
 		return &PendingError{Have: have, Want: want}
 	}
-	return nil
+	return checkEncoding(ctx, func(ctx context.Context, query string) row { return conn.QueryRow(ctx, query) })
 }
 
 // Print is the function Print for this set.

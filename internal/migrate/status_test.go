@@ -2,7 +2,9 @@ package migrate_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -108,6 +110,36 @@ func TestVersionWorksInsideATransaction(t *testing.T) {
 	require.NoError(t, pgx.BeginTxFunc(t.Context(), db.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		return migrate.New(three()).Check(t.Context(), tx)
 	}))
+}
+
+// In another encoding one key that has no form in UTF8 would stop everything, and one reason that has none in the
+// database's would never be recorded.
+func TestF18_DatabasesThatAreNotUTF8AreRefused(t *testing.T) {
+	t.Parallel()
+	for _, encoding := range []string{"SQL_ASCII", "LATIN1", "WIN1252"} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Empty(t)
+			name, provider := db.Name+"_other", ""
+			require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT CASE WHEN current_setting('server_version_num')::int >= 150000 THEN 'LOCALE_PROVIDER libc' ELSE '' END`).Scan(&provider))
+			db.Exec(t, `CREATE DATABASE `+name+` ENCODING '`+encoding+`' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0 `+provider)
+			defer func() { db.Exec(t, `DROP DATABASE `+name+` WITH (FORCE)`) }()
+			url := strings.Replace(db.URL, db.Name, name, 1)
+			sentence := `the database has encoding ` + encoding + `, and only UTF8 can be used: dump it and load it into one made with CREATE DATABASE ... ENCODING 'UTF8' TEMPLATE template0`
+			_, err := migrate.Up(t.Context(), url)
+			require.EqualError(t, err, "apply migrations: "+sentence)
+			conn, err := pgx.Connect(t.Context(), url)
+			require.NoError(t, err)
+			defer func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) }()
+			var schema *string
+			require.NoError(t, conn.QueryRow(t.Context(), `SELECT to_regnamespace('reconciler')::text`).Scan(&schema))
+			require.Nil(t, schema)
+			// One that was loaded into it is not run.
+			_, err = conn.Exec(t.Context(), `CREATE SCHEMA reconciler; CREATE TABLE reconciler.goose_db_version (id int, version_id bigint, is_applied boolean, tstamp timestamp); INSERT INTO reconciler.goose_db_version VALUES (1, 3, true)`)
+			require.NoError(t, err)
+			require.EqualError(t, migrate.New(three()).Check(t.Context(), conn), sentence)
+		})
+	}
 }
 
 func TestPrintReportsAWriterThatFails(t *testing.T) {

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -24,8 +26,12 @@ const (
 	// appliesKept is how long applies that have ended are kept, and forgetMost how many go at once.
 	appliesKept = 90 * 24 * time.Hour
 	forgetMost  = 10
-	// openAgain is the pause before an apply is tried again that a person's transaction holds.
-	openAgain = 20 * time.Millisecond
+	// openAgain is how long a turn takes at least that made progress with a large apply; a quarter of it and openAgainMost are
+	// the first and the longest pause before applies are tried again that a person's transaction holds.
+	openAgain     = 20 * time.Millisecond
+	openAgainMost = 200 * time.Millisecond
+	// openLook is how often applies to be opened are looked for when nothing tells of any.
+	openLook = 30 * time.Second
 	// countEvery is how often applies that have not ended are counted.
 	countEvery = 15 * time.Second
 )
@@ -51,29 +57,80 @@ func (s *Steward) unopened(ctx context.Context, page *Page) (map[uint64]int64, e
 	return byXid, nil
 }
 
-// openApplies writes down operations and tasks of applies whose changes are all before a tick, and have been expanded.
-func (s *Steward) openApplies(ctx context.Context, term int64, upto Tick) error {
-	ids, err := store.New(s.Pool).AppliesToOpen(ctx, upto.Snapshot)
-	if err != nil {
-		return fmt.Errorf("read which applies are to be opened: %w", err)
+// opener opens applies whose changes are all before a tick, and have been expanded. That an apply is in somebody's way, or
+// cannot be opened, keeps neither other applies waiting nor the changes that come after it.
+type opener struct {
+	steward *Steward
+	term    int64
+	poke    chan struct{}
+	pause   time.Duration // the last one, while applies are in somebody's way
+
+	mu   sync.Mutex
+	upto Tick // everything up to here has been expanded
+}
+
+// upTo has applies opened up to a tick.
+func (o *opener) upTo(tick Tick) {
+	o.mu.Lock()
+	o.upto = tick
+	o.mu.Unlock()
+	select {
+	case o.poke <- struct{}{}:
+	default:
 	}
+}
+
+// turn opens what can be opened now.
+func (o *opener) turn(ctx context.Context) (time.Duration, error) {
+	o.mu.Lock()
+	upto := o.upto
+	o.mu.Unlock()
+	if upto.Snapshot == "" {
+		return openLook, nil
+	}
+	ids, err := store.New(o.steward.Pool).AppliesToOpen(ctx, upto.Snapshot)
+	if err != nil {
+		return 0, fmt.Errorf("read which applies are to be opened: %w", err)
+	}
+	began, left := time.Now(), len(ids)
 	for together := len(ids); len(ids) > 0; {
-		opened, err := s.openSome(ctx, term, ids[:min(together, len(ids))], upto.Revision)
+		o.steward.Loops.Loop(loop.Open, "").Began()
+		opened, err := o.steward.openSome(ctx, o.term, ids[:min(together, len(ids))], upto.Revision)
 		switch {
+		case err == nil && opened > 0:
+			ids, left, o.pause = ids[opened:], left-opened, 0
 		case err == nil:
-			ids = ids[opened:]
-		case ctx.Err() != nil || database.IsUnavailable(err) || passes(err):
-			return fmt.Errorf("open apply %d: %w", ids[0], database.Explain(err))
+			ids, together = ids[1:], len(ids)-1 // it is in somebody's way, or large: others go on
+		case ctx.Err() != nil || database.IsUnavailable(err):
+			return 0, fmt.Errorf("open apply %d: %w", ids[0], database.Explain(err))
 		case together > 1:
 			together = 1 // which of them it is
-		default:
-			if err := s.giveUpApply(ctx, term, ids[0], err); err != nil {
-				return err
-			}
+		case locked(err):
 			ids, together = ids[1:], len(ids)-1
+		case passes(err):
+			return 0, fmt.Errorf("open apply %d: %w", ids[0], database.Explain(err))
+		default:
+			if err := o.steward.giveUpApply(ctx, o.term, ids[0], err); err != nil {
+				return 0, err
+			}
+			ids, left, together = ids[1:], left-1, len(ids)-1
 		}
 	}
-	return nil
+	if left == 0 {
+		return openLook, nil
+	}
+	if time.Since(began) > openAgain { // a large one, in pieces
+		o.pause = 0
+		return 0, nil
+	}
+	o.pause = min(max(2*o.pause, openAgain/4), openAgainMost)
+	return o.pause, nil
+}
+
+// locked reports whether somebody who has not committed yet holds, or has just written, what an apply needs.
+func locked(err error) bool {
+	code := database.Code(err)
+	return code == "55P03" || code == "23505" || strings.HasPrefix(code, "40")
 }
 
 // passes reports whether an error says nothing about the apply: it was taken over, was in somebody's way, or there was no room.
@@ -85,7 +142,6 @@ func passes(err error) bool {
 // openSome opens applies until one of them is in somebody's way, is large, or time is over, and returns how many are open.
 func (s *Steward) openSome(ctx context.Context, term int64, ids []int64, revision int64) (opened int, err error) {
 	crash.Point(crash.BeforeOpen)
-	began := time.Now()
 	n, err := store.New(s.Pool).AppliesOpen(ctx, store.AppliesOpenParams{
 		Owner: s.Instance, Term: term, Ids: ids, Revision: revision, MaxRows: openRows, Patience: openFor,
 	})
@@ -94,18 +150,10 @@ func (s *Steward) openSome(ctx context.Context, term int64, ids []int64, revisio
 		return 0, err
 	case n > 0:
 		crash.Point(crash.AfterOpen)
-		return int(n), nil
+	default:
+		crash.Point(crash.OpenPiece)
 	}
-	crash.Point(crash.OpenPiece)
-	if time.Since(began) > openAgain {
-		return 0, nil
-	}
-	select { // nothing was done, or little: somebody may hold it
-	case <-time.After(openAgain / 4):
-		return 0, nil
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	}
+	return int(n), nil
 }
 
 // giveUpApply fails an apply that cannot be opened: owners wait for it to be open, and must not for ever.
@@ -135,27 +183,16 @@ func (s *Steward) countEnds() {
 	}
 }
 
-// CountApplies keeps the number of applies that have not ended, by state, until its context ends; then it is 0, so that the
-// sum over all processes is the leader's. An error is no reason to give up leadership: the next look is soon.
-func (s *Steward) CountApplies(ctx context.Context) {
-	defer s.Metrics.SetApplies(nil)
-	failing := false // and it was said
-	for {
-		rows, err := store.New(s.Pool).AppliesUnderWay(ctx)
-		if err == nil {
-			byState := make(map[string]int64, len(rows))
-			for _, row := range rows {
-				byState[row.State] = row.Applies
-			}
-			s.Metrics.SetApplies(byState)
-		} else if ctx.Err() == nil && !failing {
-			s.Logger.Warn("applies_not_counted", "error", err)
-		}
-		failing = err != nil
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(cmp.Or(s.testCountEvery, countEvery)):
-		}
+// count keeps the number of applies that have not ended, by state.
+func (s *Steward) count(ctx context.Context) (time.Duration, error) {
+	rows, err := store.New(s.Pool).AppliesUnderWay(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("count applies: %w", err)
 	}
+	byState := make(map[string]int64, len(rows))
+	for _, row := range rows {
+		byState[row.State] = row.Applies
+	}
+	s.Metrics.SetApplies(byState)
+	return cmp.Or(s.testCountEvery, countEvery), nil
 }

@@ -27,11 +27,8 @@ func TestAppliesThatHaveNotEndedAreCountedWhileItLeads(t *testing.T) {
 	for range 3 {
 		b.exec(`SELECT reconciler.begin_apply('release')`)
 	}
-	s := b.steward(func(s *Steward) { s.testCountEvery = 5 * time.Millisecond })
-	stop := b.background(func(ctx context.Context) error {
-		s.CountApplies(ctx)
-		return nil
-	})
+	s := b.steward(func(s *Steward) { s.testCountEvery, s.testAgain = 5*time.Millisecond, 5*time.Millisecond })
+	stop := b.background(func(ctx context.Context) error { return s.Run(ctx, 1, nil) })
 	b.eventually("three are counted", func() bool { return b.applies() == "pending pending pending" })
 	b.exec(`UPDATE reconciler.applies SET state = 'paused', opened_at = now() WHERE id = 1`)
 	b.exec(`UPDATE reconciler.applies SET state = 'failed', opened_at = now(), completed_at = now() WHERE id = 2`)
@@ -64,7 +61,7 @@ func TestEndsOfAppliesAreCountedOnce(t *testing.T) {
 	b.eventually("the end has a revision", b.covered)
 	require.NoError(t, leave())
 	b.exec(`UPDATE reconciler.leases SET term = 2 WHERE name = 'tick'`)
-	require.ErrorContains(t, b.steward().Run(t.Context(), 1), "term 1", "it leads no more, and cannot move the cursor")
+	require.ErrorContains(t, b.steward().Run(t.Context(), 1, nil), "term 1", "it leads no more, and cannot move the cursor")
 	require.InDelta(t, 1, completed(), 0)
 	stop = b.works(2)
 	b.eventually("its end is counted, too", func() bool { return completed() == 2 })

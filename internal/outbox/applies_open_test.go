@@ -23,7 +23,8 @@ func TestOneOfManyAppliesCannotBeOpened(t *testing.T) {
 	require.Contains(t, b.text(`SELECT error_message FROM reconciler.applies WHERE id = 3`), "it could not be opened, and its changes are applied as if there was none: ERROR: not this one")
 }
 
-// One that somebody holds is waited for, in order: those after it may have changed its objects. Those before it are open.
+// One that somebody holds keeps no other from being open, and no change behind it from being expanded. Those after it may have
+// changed its objects: these are theirs.
 func TestOneOfManyAppliesIsHeld(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
@@ -38,9 +39,11 @@ func TestOneOfManyAppliesIsHeld(t *testing.T) {
 	tx := b.begin()
 	b.in(tx, `SELECT FROM reconciler.applies WHERE id = 3 FOR NO KEY UPDATE`)
 	b.works(1)
-	b.eventually("those before it are open", func() bool { return open() == "1 2" })
+	b.eventually("the others are open", func() bool { return open() == "1 2 4" })
+	b.exec(`SELECT reconciler.begin_apply('of nothing')`)
+	b.eventually("a later one, too", func() bool { return open() == "1 2 4 5" })
 	b.commit(tx)
-	b.eventually("the others, too", func() bool { return open() == "1 2 3 4" })
+	b.eventually("it is open, too", func() bool { return open() == "1 2 3 4 5" })
 }
 
 // How long the leader's row is held is bounded by time, too; there is always one that is opened.

@@ -52,7 +52,7 @@ func bedOn(t *testing.T, db *pgtest.DB) *bed {
 	b.exec(`CREATE TABLE apps (id text PRIMARY KEY, region text NOT NULL DEFAULT 'eu', image text)`)
 	b.exec(`SELECT reconciler.track('app', 'apps', '{id}', 'region')`)
 	b.exec(`SELECT reconciler.adopt()`)
-	b.exec(`UPDATE reconciler.leases SET owner = $1, term = 1, lease_until = clock_timestamp() + interval '1 hour'`, instance)
+	b.exec(`UPDATE reconciler.leases SET owner = $1, term = 1, lease_ttl = '1 hour'`, instance)
 	return b
 }
 
@@ -210,6 +210,11 @@ type reader struct {
 func (b *bed) read() *reader {
 	b.t.Helper()
 	from, _ := b.feed.Latest()
+	return b.readFrom(from)
+}
+
+func (b *bed) readFrom(from Tick) *reader {
+	b.t.Helper()
 	r := &reader{b: b, done: from}
 	b.background(func(ctx context.Context) error { return r.run(ctx, from) })
 	return r

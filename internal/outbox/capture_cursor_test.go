@@ -26,7 +26,7 @@ func newCursorWorld(t *testing.T, statements ...string) *cursorWorld {
 	t.Helper()
 	w := &cursorWorld{world: newWorld(t, statements...)}
 	w.Exec(t, `SELECT reconciler.adopt()`)
-	w.Exec(t, `UPDATE reconciler.leases SET owner = $1, term = 1, lease_until = clock_timestamp() + interval '1 hour' WHERE name = 'tick'`, leaderID)
+	w.Exec(t, `UPDATE reconciler.leases SET owner = $1, term = 1, lease_ttl = '1 hour' WHERE name = 'tick'`, leaderID)
 	w.feed = outbox.NewFeed(w.Pool, metrics.New(prometheus.NewRegistry()))
 	require.NoError(t, w.feed.Refresh(t.Context()))
 	w.last, _ = w.feed.Latest()

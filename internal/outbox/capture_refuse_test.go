@@ -168,6 +168,10 @@ func TestTrackSaysWhichRightsAreMissing(t *testing.T) {
 	denied(`'g', 'guarded', '{id}', 'region'`, `row security of public.guarded applies to role `+role+`: rows that it hides would be taken for deleted`, `Let the owner of the table call track(), or a role with BYPASSRLS.`)
 	denied(joined, `role `+role+` may not track public.v: it needs SELECT on it`, `GRANT SELECT ON public.v TO `+role+`;`)
 	w.Exec(t, `GRANT SELECT ON v TO `+role)
+	guarded := `row security of public.guarded applies to role ` + role + `: rows that it hides would be taken for deleted`
+	w.Exec(t, `CREATE VIEW below AS SELECT * FROM guarded; CREATE VIEW above AS SELECT * FROM below; ALTER VIEW below OWNER TO `+role+`; GRANT SELECT ON above TO `+role)
+	denied(`'a', 'above', '{id}', 'region', depends_on => '{}'`, guarded, `Let the owner of the table call track(), or a role with BYPASSRLS.`)
+	denied(`'a', 'v', '{id}', '''eu''', '(SELECT bool_or(true) FROM guarded)', depends_on => '{}'`, guarded, `Let the owner of the table call track(), or a role with BYPASSRLS.`)
 	denied(joined, `role `+role+` may not track public.v: it needs TRIGGER on public.bases`, `GRANT TRIGGER ON public.bases TO `+role+`;`)
 	w.Exec(t, `GRANT TRIGGER ON bases TO `+role)
 	denied(joined+`, always => true`, `role `+role+` may not track public.v with always => true: only the owner of public.bases may enable a trigger ALWAYS`, "")
@@ -187,20 +191,21 @@ func TestTrackSaysWhichRightsAreMissing(t *testing.T) {
 	require.NoError(t, err)
 	w.marked(t, `INSERT INTO apps VALUES (2, 'EU'); INSERT INTO bases VALUES (2)`)
 
-	// Without its role's rights the triggers fail every write: that is said, with what mends it.
+	// Without its role's rights the triggers capture nothing: that is said, with what mends it.
 	_, err = conn.Exec(t.Context(), `SELECT reconciler.track(`+apps+`)`)
 	require.NoError(t, err)
 	require.Equal(t, "2BP01", refused(t, w.Pool, `SELECT reconciler.revoke('`+role+`', 'definer')`,
-		"role "+role+" must stay definer: triggers of app run as it, and every write to their tables would fail", `Nothing was taken. First untrack() them, and let another definer track() them.`))
+		"role "+role+" must stay definer: triggers of app run as it, and would capture nothing", `Nothing was taken. First untrack() them, and let another definer track() them.`))
 	w.marked(t, `INSERT INTO apps VALUES (3, 'EU')`, `app everywhere whole`, `app "EU" "3"`)
 	w.Exec(t, `REVOKE INSERT ON reconciler.outbox FROM `+role)
-	require.Equal(t, []string{`app: writes fail: its triggers run as ` + role + `, which may not write the outbox any more | SELECT reconciler.grant('` + role + `', 'definer'); | a person must`}, w.problems(t))
+	require.Equal(t, []string{`app: nothing of it is captured: its triggers run as ` + role + `, which may not write the outbox; a sync every half minute finds what changes | SELECT reconciler.grant('` + role + `', 'definer'); | a person must`}, w.problems(t))
 	w.Exec(t, `SELECT reconciler.grant('`+role+`', 'definer')`)
 	require.Empty(t, w.problems(t))
+	require.Equal(t, []string{`app everywhere whole`}, w.marks(t)) // a sync finds what was not captured
 
-	// Row security that comes later hides rows without a word; it is reported.
+	// Row security that comes later keeps the rows from being read; it is reported.
 	w.Exec(t, `ALTER TABLE apps ENABLE ROW LEVEL SECURITY`)
-	require.Equal(t, []string{`app: row security of public.apps applies to ` + role + `, the owner of reconciler.desired_app: rows that it hides are taken for deleted | ALTER ROLE ` + role + ` BYPASSRLS; or let the owner of the table call reconciler.track() | a person must`}, w.problems(t))
+	require.Equal(t, []string{`app: row security of public.apps applies to ` + role + `, as which it is read: it cannot be read, and nothing of it is applied or deleted | ALTER ROLE ` + role + ` BYPASSRLS; or let the owner of the table call reconciler.track() | a person must`}, w.problems(t))
 	w.Exec(t, `SELECT reconciler.untrack('app')`)
 	w.Exec(t, `SELECT reconciler.revoke('`+role+`', 'definer')`)
 }

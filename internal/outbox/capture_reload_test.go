@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"fmt"
 	"path"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -22,7 +23,7 @@ func TestCaptureAfterDumpAndReload(t *testing.T) {
 		INSERT INTO "My Shop"."Items" VALUES ('2024-02-01', 'a/b', 'on'); INSERT INTO workspaces VALUES (1, 'one'); INSERT INTO apps VALUES (1, 1, 'a', 'eu')`)
 	w.Exec(t, `INSERT INTO reconciler.targets (name, configured) VALUES ('eu', true), ('us', true), ('old', false)`)
 	require.Equal(t, []string{"false", "false"}, append(w.lines(t, `SELECT reconciler.adopt()::text`), w.lines(t, `SELECT reconciler.adopt()::text`)...))
-	w.Exec(t, `UPDATE reconciler.targets SET cursor_revision = 1, cursor_snapshot = pg_current_snapshot(); INSERT INTO reconciler.ticks (revision, snapshot) VALUES (4000000000, pg_current_snapshot())`)
+	w.Exec(t, `SELECT reconciler.write_cursor(id, 1, pg_current_snapshot()) FROM reconciler.targets; INSERT INTO reconciler.ticks (revision, snapshot) VALUES (4000000000, pg_current_snapshot())`)
 	before := w.marksAfter(t, 0)
 
 	copied := &world{DB: pgtest.Empty(t)}
@@ -41,10 +42,27 @@ func TestCaptureAfterDumpAndReload(t *testing.T) {
 	// The first leader notices: nothing of the old history is believed, everything is applied again.
 	require.Equal(t, []string{"true"}, copied.lines(t, `SELECT reconciler.adopt()::text`))
 	require.Equal(t, []string{"false"}, copied.lines(t, `SELECT reconciler.adopt()::text`))
-	require.Equal(t, []string{"epoch 1, floor 4000000001, newest tick 4000000001"}, copied.lines(t, `SELECT format('epoch %s, floor %s, newest tick %s', epoch, floor_revision, (SELECT max(revision) FROM reconciler.ticks)) FROM reconciler.settings`))
+	require.Equal(t, []string{"epoch 1, floor 4000001000, newest tick 4000001000"}, copied.lines(t, `SELECT format('epoch %s, floor %s, newest tick %s', epoch, floor_revision, (SELECT max(revision) FROM reconciler.ticks)) FROM reconciler.settings`))
 	require.Equal(t, []string{"eu restored t", "us restored t"}, copied.lines(t, `SELECT format('%s %s %s', t.name, s.reason, s.verify) FROM reconciler.sync_runs s JOIN reconciler.targets t ON t.id = s.target_id WHERE s.state = 'requested' ORDER BY 1`))
-	require.Equal(t, []string{"0 cursors, 0 outbox rows"}, copied.lines(t, `SELECT format('%s cursors, %s outbox rows', (SELECT count(*) FROM reconciler.targets WHERE cursor_revision IS NOT NULL OR clean), (SELECT count(*) FROM reconciler.outbox))`))
+	require.Equal(t, []string{"0 cursors, 1 ticks"}, copied.lines(t, `SELECT format('%s cursors, %s ticks', (SELECT count(*) FROM reconciler.cursors) + (SELECT count(*) FROM reconciler.targets WHERE clean), (SELECT count(*) FROM reconciler.ticks))`))
 	// The original is still itself.
+	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
+}
+
+// I12: a dump that is loaded into the database that it was made of undoes what was committed since. Server, timeline and
+// database are the same.
+func TestF8_DumpLoadedIntoTheSameDatabaseIsNoticed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, apps, `INSERT INTO reconciler.targets (name, configured) VALUES ('eu', true)`)
+	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`), "a fresh one is not taken for restored")
+	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
+	reload(t, w.DB, w.DB, "--clean")
+	require.Equal(t, []string{"true"}, w.lines(t, `SELECT reconciler.adopt()::text`))
+	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
+	require.Equal(t, []string{"epoch 1"}, w.lines(t, `SELECT format('epoch %s', epoch) FROM reconciler.settings`))
+	require.Equal(t, []string{"eu restored"}, w.lines(t, `SELECT format('%s %s', t.name, s.reason) FROM reconciler.sync_runs s JOIN reconciler.targets t ON t.id = s.target_id WHERE s.state = 'requested'`))
+	// What empties and rewrites the table is no restore.
+	w.Exec(t, `VACUUM FULL reconciler.settings`)
 	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
 }
 
@@ -69,14 +87,15 @@ func TestAdoptNoticesACopiedDatabase(t *testing.T) {
 }
 
 // reload dumps one database and loads it into another with the server's own programs, run by the server.
-func reload(t *testing.T, from, to *pgtest.DB) {
+func reload(t *testing.T, from, to *pgtest.DB, options ...string) {
 	t.Helper()
 	conn := to.Conn(t)
 	var bin, port string
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&bin))
 	require.NoError(t, conn.QueryRow(t.Context(), `SHOW port`).Scan(&port))
 	where := fmt.Sprintf("-h 127.0.0.1 -p %s -U postgres", port)
-	command := fmt.Sprintf("bash -o pipefail -c '%s %s %s | %s %s -X -q -v ON_ERROR_STOP=1 -o /dev/null %s || echo failed' 2>&1", path.Join(bin, "pg_dump"), where, from.Name, path.Join(bin, "psql"), where, to.Name)
+	command := fmt.Sprintf("bash -c 'dump=$(mktemp) && { %s %s %s %s >$dump && %s %s -X -q -v ON_ERROR_STOP=1 -o /dev/null -f $dump %s || echo failed; rm $dump; }' 2>&1",
+		path.Join(bin, "pg_dump"), where, strings.Join(options, " "), from.Name, path.Join(bin, "psql"), where, to.Name)
 	_, err := conn.Exec(t.Context(), `CREATE TEMP TABLE output (line text); COPY output FROM PROGRAM $command$`+command+`$command$`)
 	require.NoError(t, err, command)
 	rows, err := conn.Query(t.Context(), `SELECT line FROM output`)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
@@ -31,6 +32,9 @@ type change struct {
 	resourceID int32
 	image      string
 }
+
+// rows is what users' rows are read through, in transactions that mark their objects.
+func (s *Steward) rows() *pgxpool.Pool { return cmp.Or(s.Rows, s.Pool) }
 
 func (s *Steward) unknownResource(changes map[change]bool) bool {
 	for c := range changes {
@@ -108,7 +112,7 @@ func (s *Steward) sendPieces(ctx context.Context, term int64, pieces [][]change,
 			return 0, err
 		}
 	}
-	conn, err := s.Pool.Acquire(ctx)
+	conn, err := s.rows().Acquire(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("expand changes of base tables: %w", err)
 	}
@@ -162,6 +166,9 @@ func (s *Steward) beginPiece(ctx context.Context, db store.DBTX, term int64, pie
 	if err := queries.LeaderFence(ctx, store.LeaderFenceParams{Owner: s.Instance, Term: term}); err != nil {
 		return fmt.Errorf("expand changes of base tables: %w", err)
 	}
+	if err := database.Pin(ctx, s.rows(), db); err != nil {
+		return fmt.Errorf("expand changes of base tables: %w", err)
+	}
 	if len(piece) > 0 && piece[0].apply != 0 {
 		if err := queries.ApplyExpanded(ctx, piece[0].apply); err != nil {
 			return fmt.Errorf("expand changes of apply %d: %w", piece[0].apply, err)
@@ -200,7 +207,7 @@ func nextPiece(size, changes int, took time.Duration) int {
 }
 
 func (s *Steward) expandPiece(ctx context.Context, term int64, piece []change, to Tick, last bool) error {
-	return pgx.BeginFunc(ctx, s.Pool, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, s.rows(), func(tx pgx.Tx) error {
 		if err := s.beginPiece(ctx, tx, term, piece); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -18,6 +19,8 @@ import (
 const (
 	// PageRows is how many outbox rows are read at once.
 	PageRows = 5000
+	// pageBytes bounds the texts of a page: a page of the longest ones would have tens of megabytes.
+	pageBytes = 2 << 20
 	// cachedPages bounds what consumers at the same place share.
 	cachedPages = 16
 )
@@ -60,6 +63,7 @@ type Page struct {
 	Last   Position // place after the last event
 	More   bool     // the batch goes on after this page
 
+	bytes      int              // of texts
 	everywhere []int            // events for every target
 	byTarget   map[string][]int // events for one target
 }
@@ -85,6 +89,9 @@ type Beginner interface {
 
 // Feed reads batches, each page once for all consumers that ask for it.
 type Feed struct {
+	// Fleet knows which server this process works with; nil: it is not compared.
+	Fleet *database.Fleet
+
 	db      Beginner
 	metrics *metrics.Metrics
 
@@ -158,7 +165,7 @@ func (f *Feed) Refresh(ctx context.Context) error {
 		f.Publish(tick)
 		return err
 	}
-	restored, err := queries.Adopt(ctx, before.Revision)
+	restored, err := adopt(ctx, queries, before.Revision, f.Fleet)
 	if err != nil {
 		return fmt.Errorf("start over in a database that was restored: %w", err)
 	}
@@ -169,6 +176,15 @@ func (f *Feed) Refresh(ctx context.Context) error {
 		return errors.Join(ErrRestored, err)
 	}
 	return err
+}
+
+// adopt compares the database with what this process has seen.
+func adopt(ctx context.Context, queries *store.Queries, known int64, fleet *database.Fleet) (restored bool, err error) {
+	p := store.AdoptParams{Known: known}
+	if server := fleet.Known(); server != (database.Server{}) {
+		p.SeenSystem, p.SeenTimeline = &server.System, server.Timeline
+	}
+	return queries.Adopt(ctx, p)
 }
 
 // newest returns the newest tick; before the first one, none.
@@ -216,8 +232,13 @@ func (f *Feed) Read(ctx context.Context, from, to Tick, after Position) (*Page, 
 func (f *Feed) forget(key pageKey, entry *pageEntry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.pages[key] == entry {
-		delete(f.pages, key)
+	if f.pages[key] != entry {
+		return
+	}
+	delete(f.pages, key)
+	// Else the key would push out a page that is read now, and then the one that was read under it again.
+	if i := slices.Index(f.order, key); i >= 0 {
+		f.order = slices.Delete(f.order, i, i+1)
 	}
 }
 
@@ -266,14 +287,27 @@ func newPage(after Position) *Page { return &Page{Last: after, byTarget: map[str
 
 // add adds an event. A seq of zero stands for "no row": the queries answer with one when there is none.
 func (p *Page) add(seq int64, xid uint64, e Event) {
-	if seq == 0 {
+	if seq == 0 || p.bytes >= pageBytes { // the rest is read after it
 		return
 	}
+	p.bytes += e.bytes()
 	if i := len(p.Events); e.Target == nil {
 		p.everywhere = append(p.everywhere, i)
 	} else {
 		p.byTarget[*e.Target] = append(p.byTarget[*e.Target], i)
 	}
 	p.Events = append(p.Events, e)
-	p.Last, p.More = Position{Xid: xid, Seq: seq}, len(p.Events) == PageRows
+	p.Last, p.More = Position{Xid: xid, Seq: seq}, len(p.Events) == PageRows || p.bytes >= pageBytes
+}
+
+// bytes is how long the texts of an event are.
+func (e Event) bytes() int {
+	n := len(e.Image)
+	if e.Target != nil {
+		n += len(*e.Target)
+	}
+	if e.Key != nil {
+		n += len(*e.Key)
+	}
+	return n
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 )
 
@@ -32,8 +33,10 @@ const (
 	pingEvery = 10 * time.Second
 	// selfTestTimeout is how long a notification may take before LISTEN is taken not to work.
 	selfTestTimeout = 3 * time.Second
-	retryListenMin  = 200 * time.Millisecond
-	retryListenMax  = 10 * time.Second
+	// listenTimeout is how long LISTEN, or a notification on its way out, may take.
+	listenTimeout  = 5 * time.Second
+	retryListenMin = 200 * time.Millisecond
+	retryListenMax = 10 * time.Second
 	// pulseEvery is how often commands are looked for while nothing is heard.
 	pulseEvery = 900 * time.Millisecond
 	// retestEvery is how often LISTEN is tried again where it did not work.
@@ -48,6 +51,8 @@ type Listener struct {
 	Off     bool   // notify = off: never connects
 	Logger  *slog.Logger
 	Metrics *metrics.Metrics
+	Loops   *loop.Monitor   // nil: nobody is told what fails
+	Fleet   *database.Fleet // that its connections belong to; nil: none
 
 	testRetest, testPing time.Duration // tests shorten retestEvery and pingEvery
 
@@ -120,6 +125,9 @@ func (l *Listener) Run(ctx context.Context) error {
 		wait := pause
 		if errors.Is(err, errSwallowed) {
 			wait = l.retest()
+			l.Loops.Loop(loop.Listen, "").Succeeded() // polling is a mode, not a failure
+		} else {
+			l.Loops.Loop(loop.Listen, "").Failed(database.Explain(err))
 		}
 		l.Logger.Warn("listen_lost", "error", err, "retry_in", wait)
 		select {
@@ -174,7 +182,7 @@ func (l *Listener) setWorks(works bool) {
 var errSwallowed = errors.New("LISTEN does not work here: a notification that this process sent did not come back (is direct_url a pooler?); changes are found by polling")
 
 func (l *Listener) session(ctx context.Context) error {
-	conn, err := database.Connect(ctx, l.URL, database.Options{Name: l.Name + " listen", Settings: database.Session()})
+	conn, err := database.Connect(ctx, l.URL, database.Options{Name: l.Name + " listen", Settings: database.Session(), Fleet: l.Fleet})
 	if err != nil {
 		return err
 	}
@@ -183,31 +191,36 @@ func (l *Listener) session(ctx context.Context) error {
 		defer cancel()
 		_ = conn.Close(closeCtx) // nothing is lost with it
 	}()
-	for _, channel := range channels {
-		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
-			return fmt.Errorf("listen on %s: %w", channel, err)
-		}
+	if err := subscribe(ctx, conn); err != nil {
+		return err
 	}
 	if err := l.selfTest(ctx, conn); err != nil {
 		return err
 	}
 	l.setWorks(true)
+	l.Loops.Loop(loop.Listen, "").Succeeded()
 	// A commit between the last session and this LISTEN notified nobody.
 	l.signalAll()
 	return l.receive(ctx, conn)
 }
 
+// subscribe executes LISTEN for every channel, which must not take long: the connection may be dead already.
+func subscribe(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	defer cancel()
+	for _, channel := range channels {
+		if _, err := conn.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
+			return fmt.Errorf("listen on %s: %w", channel, err)
+		}
+	}
+	return nil
+}
+
 // selfTest sends a notification through another connection and waits for it: through a pooler in transaction mode
 // LISTEN succeeds and nothing ever arrives, and one's own session would hear itself even there.
 func (l *Listener) selfTest(ctx context.Context, conn *pgx.Conn) error {
-	other, err := database.Connect(ctx, l.URL, database.Options{Name: l.Name + " listen self-test"})
-	if err != nil {
-		return err
-	}
 	token := fmt.Sprintf("self-test %d", time.Now().UnixNano())
-	_, err = other.Exec(ctx, "SELECT pg_notify($1, $2)", ChannelControl, token)
-	closeErr := other.Close(ctx)
-	if err := errors.Join(err, closeErr); err != nil {
+	if err := l.notify(ctx, token); err != nil {
 		return fmt.Errorf("send a notification: %w", err)
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, selfTestTimeout)
@@ -224,6 +237,18 @@ func (l *Listener) selfTest(ctx context.Context, conn *pgx.Conn) error {
 			return nil
 		}
 	}
+}
+
+// notify sends a notification through a connection of its own.
+func (l *Listener) notify(ctx context.Context, token string) error {
+	ctx, cancel := context.WithTimeout(ctx, database.ConnectTimeout+listenTimeout)
+	defer cancel()
+	conn, err := database.Connect(ctx, l.URL, database.Options{Name: l.Name + " listen self-test", Fleet: l.Fleet})
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, "SELECT pg_notify($1, $2)", ChannelControl, token)
+	return errors.Join(err, conn.Close(ctx))
 }
 
 func (l *Listener) receive(ctx context.Context, conn *pgx.Conn) error {

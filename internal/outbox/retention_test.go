@@ -37,8 +37,8 @@ func (b *bed) rows() string {
 // consumer makes a target that stands at a tick.
 func (b *bed) consumer(name string, at Tick) {
 	b.t.Helper()
-	b.exec(`INSERT INTO reconciler.targets (name, cursor_revision, cursor_snapshot) VALUES ($1, $2, $3::text::pg_snapshot)
-		ON CONFLICT (name) DO UPDATE SET cursor_revision = excluded.cursor_revision, cursor_snapshot = excluded.cursor_snapshot`, name, at.Revision, at.Snapshot)
+	b.exec(`INSERT INTO reconciler.targets (name) VALUES ($1) ON CONFLICT DO NOTHING`, name)
+	b.exec(`SELECT reconciler.write_cursor(id, $2, $3::text::pg_snapshot) FROM reconciler.targets WHERE name = $1`, name, at.Revision, at.Snapshot)
 }
 
 // age makes every tick older.
@@ -62,6 +62,25 @@ func TestPartsOfTheOutboxTakeTurns(t *testing.T) {
 		require.Equal(t, []string{fmt.Sprintf("emptied reconciler.outbox_%d: everybody has read it", turn%4)}, b.retain(day, 1_000_000))
 		require.Equal(t, "0", b.rows())
 	}
+}
+
+// The server's clock was 30 days ahead for a while: parts go on taking turns.
+func TestRetentionDoesNotWaitForAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.change("a")
+	tick := b.tick()
+	b.consumer("eu", tick)
+	retain := func() string {
+		what, err := store.New(b.db.Pool).OutboxRetain(t.Context(), store.OutboxRetainParams{MaxAge: day, MaxRows: 1_000_000, RotateAfter: time.Hour})
+		require.NoError(t, err)
+		return what
+	}
+	b.exec(`UPDATE reconciler.settings SET rotated_at = clock_timestamp() - interval '59 minutes'`)
+	require.Empty(t, retain())
+	b.exec(`UPDATE reconciler.settings SET rotated_at = clock_timestamp() + interval '30 days'`)
+	require.Equal(t, "moved on to outbox_1", retain())
+	require.Equal(t, "emptied reconciler.outbox_0: everybody has read it", retain())
 }
 
 // C24: while a consumer is away its rows stay; back within retention it reads exactly what it had not read.
@@ -97,6 +116,53 @@ func TestConsumerWithinRetentionCatchesUp(t *testing.T) {
 	b.retain(day, 1_000_000)
 	b.retain(day, 1_000_000)
 	require.Equal(t, "0", b.rows())
+}
+
+// Whoever nobody knew of is told when rows that he has not read are gone; whoever has read them reads on, wherever he stands.
+func TestF64_RetentionTellsUnknownConsumersWhatIsGone(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	var ticks []Tick
+	for i := range 8 {
+		b.change(fmt.Sprint(i))
+		ticks = append(ticks, b.tick())
+	}
+	b.consumer("eu", ticks[0])
+	require.Equal(t, []string{"moved on to outbox_1"}, b.retain(day, 1_000_000))
+	b.change("later")
+	latest := b.tick()
+	b.consumer("eu", ticks[len(ticks)-1])
+	require.Equal(t, []string{"emptied reconciler.outbox_0: everybody has read it"}, b.retain(day, 1_000_000)[:1])
+	b.unprimed()
+	for i, tick := range ticks {
+		page, err := b.feed.Read(t.Context(), tick, latest, Position{})
+		if i < len(ticks)-1 {
+			require.ErrorIs(t, err, ErrBelowFloor, "revision %d", tick.Revision)
+			continue
+		}
+		require.NoError(t, err, "revision %d has read what is gone", tick.Revision)
+		require.Equal(t, []string{"later"}, keys(page))
+	}
+	require.Equal(t, "false", b.text(`SELECT below_floor::text FROM reconciler.outbox_lag`))
+}
+
+// Revisions are forgotten, and the one that a consumer stands at may be among them: it has read what is gone all the same.
+func TestF64_ConsumerThatHasReadEverythingIsNotCutOff(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.change("a")
+	at := b.tick()
+	b.consumer("eu", at)
+	require.Equal(t, []string{"moved on to outbox_1"}, b.retain(0, 1_000_000)[:1])
+	b.change("b")
+	latest := b.tick()
+	b.exec(`DELETE FROM reconciler.ticks WHERE revision < $1`, latest.Revision)
+	b.retain(day, 1_000_000)
+	require.Equal(t, "1", b.rows(), "a is gone")
+	require.Equal(t, fmt.Sprint(at.Revision), b.text(`SELECT floor_revision::text FROM reconciler.settings`))
+	page, err := b.feed.Read(t.Context(), at, latest, Position{})
+	require.NoError(t, err)
+	require.Equal(t, []string{"b"}, keys(page))
 }
 
 // C24: a consumer that is away for longer than max_age is cut off and told so; whoever is not that late reads on.
@@ -238,7 +304,7 @@ func TestRetentionUnderLoadLosesNothing(t *testing.T) {
 				return err
 			}
 			read := r.cursor()
-			_, err = b.db.Pool.Exec(ctx, `UPDATE reconciler.targets SET cursor_revision = $1, cursor_snapshot = $2::text::pg_snapshot`, read.Revision, read.Snapshot)
+			_, err = b.db.Pool.Exec(ctx, `SELECT reconciler.write_cursor(id, $1, $2::text::pg_snapshot) FROM reconciler.targets`, read.Revision, read.Snapshot)
 			if err != nil && ctx.Err() == nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,21 +10,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
-	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/store"
-)
-
-const (
-	houseEvery  = 30 * time.Second
-	rotateAfter = 5 * time.Minute
-	// targetNames bounds how many unknown targets a resource may make visible at once.
-	targetNames = 1000
 )
 
 // Steward does the leader's work beside the tick. It is a consumer of the outbox like a target, with a cursor of its
@@ -31,6 +25,7 @@ const (
 // rows name and no config has. It also empties the outbox, and mends capture where it can.
 type Steward struct {
 	Pool     *pgxpool.Pool
+	Rows     *pgxpool.Pool // users' rows are read through it, see database.RowsSession; nil: Pool
 	Instance string
 	Feed     *Feed
 	Catalog  *desired.Catalog
@@ -40,54 +35,87 @@ type Steward struct {
 	Wake    func()
 	Logger  *slog.Logger
 	Metrics *metrics.Metrics
+	Loops   *loop.Monitor // nil: nobody is told what fails
 
-	known    map[string]bool // targets with a row
-	problems map[string]bool // capture problems that were logged
-	stored   bool            // the cursor is in the database
-	piece    int             // how many changes are expanded at once
-	wrote    bool            // outbox rows were written that the leader does not know of
-	marked   bool            // an apply was begun in the batch that is being read
-	ended    map[string]int  // applies that ended in it, by state
+	names   *registrar
+	misfits *misfits
+	opener  *opener
+
+	// Of the duty that reads changes.
+	loaded bool           // the cursor was read
+	stored bool           // the cursor is in the database
+	piece  int            // how many changes are expanded at once
+	wrote  bool           // outbox rows were written that the leader does not know of
+	marked bool           // an apply was begun in a batch that was read
+	ended  map[string]int // applies that ended in the batch that is being read, by state
 
 	testCountEvery time.Duration // tests shorten countEvery
+	testAgain      time.Duration // tests shorten againMin
 }
 
-// Run works until its context ends, or with an error when leadership or the database are lost.
-func (s *Steward) Run(ctx context.Context, term int64) error {
-	s.marked = false
-	s.known, s.problems, s.stored, s.piece = map[string]bool{}, map[string]bool{}, false, pieceFirst
-	cur, err := s.load(ctx, term)
-	if err != nil {
-		return stopped(ctx, err)
+// Run works until its context ends, or with an error when leadership is lost. Its duties have nothing to do with each
+// other's failures: each goes on, and tries again what failed. What needs the newest revision waits until ready is closed;
+// nil: it is known.
+func (s *Steward) Run(ctx context.Context, term int64, ready <-chan struct{}) error {
+	s.marked, s.loaded = false, false
+	s.stored, s.piece = false, pieceFirst
+	s.names = &registrar{steward: s, known: map[string]bool{}, refused: map[string]bool{}}
+	s.opener = &opener{steward: s, term: term, poke: make(chan struct{}, 1)}
+	s.misfits = newMisfits(s)
+	mender := &mender{steward: s, told: map[string]bool{}, tries: map[string]try{}}
+	group, ctx := errgroup.WithContext(ctx)
+	for _, d := range []duty{
+		{name: loop.Expand, turn: s.follow(term), after: ready},
+		{name: loop.Open, turn: s.opener.turn, wake: s.opener.poke, after: ready},
+		{name: loop.Register, turn: s.names.turn},
+		{name: loop.Retain, turn: s.retain},
+		{name: loop.Forget, turn: s.forget},
+		{name: loop.Mend, turn: mender.turn},
+		{name: loop.Uncaptured, turn: s.markUncaptured()},
+		{name: loop.Misfits, turn: s.misfits.turn, wake: s.misfits.poke, after: ready},
+		{name: loop.Count, turn: s.count},
+	} {
+		group.Go(func() error { return d.run(ctx, s.Loops.Loop(d.name, ""), s.again()) })
 	}
-	house := time.NewTimer(0)
-	defer house.Stop()
-	for {
-		latest, wake := s.Feed.Latest()
-		if latest.Revision > cur.Revision {
-			if cur, err = s.consume(ctx, term, cur, latest); err != nil {
-				return stopped(ctx, err)
-			}
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-wake:
-		case <-house.C:
-			if err := s.keepHouse(ctx); err != nil {
-				return stopped(ctx, err)
-			}
-			house.Reset(houseEvery)
-		}
-	}
-}
-
-func stopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
+	err := group.Wait()
+	s.Metrics.SetApplies(nil) // so that the sum over all processes is the leader's
 	return err
+}
+
+func (s *Steward) again() time.Duration { return cmp.Or(s.testAgain, againMin) }
+
+// follow returns a turn of the duty that reads changes: one batch, or the wait for one.
+func (s *Steward) follow(term int64) func(context.Context) (time.Duration, error) {
+	var cur Tick
+	return func(ctx context.Context) (pause time.Duration, err error) {
+		if !s.loaded {
+			if cur, err = s.load(ctx, term); err != nil {
+				return 0, err
+			}
+			s.loaded = true
+			s.opener.upTo(cur) // those that the former leader had read and not opened
+		}
+		latest, wake := s.Feed.Latest()
+		if latest.Revision <= cur.Revision {
+			s.Loops.Loop(loop.Expand, "").Succeeded() // nothing is left of what failed
+			select {
+			case <-ctx.Done():
+				return 0, nil
+			case <-wake:
+			}
+			latest, _ = s.Feed.Latest()
+		}
+		next, err := s.consume(ctx, term, cur, latest)
+		if err != nil {
+			return 0, err
+		}
+		cur = next
+		if s.marked {
+			s.marked = false
+			s.opener.upTo(cur)
+		}
+		return 0, nil
+	}
 }
 
 // load returns the steward's cursor. Without one it begins at the newest revision: the objects of what came before are the
@@ -104,17 +132,13 @@ func (s *Steward) load(ctx context.Context, term int64) (Tick, error) {
 	}
 	if row.Revision > 0 {
 		s.stored = true
-		cur := Tick{Revision: row.Revision, Snapshot: row.Snapshot}
-		return cur, s.openApplies(ctx, term, cur) // those that the former leader had read and not opened
+		return Tick{Revision: row.Revision, Snapshot: row.Snapshot}, nil
 	}
 	latest, _ := s.Feed.Latest()
 	if s.Catalog.HasDependencies() {
 		if err := s.begin(ctx, term, latest); err != nil {
 			return Tick{}, err
 		}
-	}
-	if err := s.openApplies(ctx, term, latest); err != nil {
-		return Tick{}, err
 	}
 	return latest, s.nameTargets(ctx, s.Catalog.All())
 }
@@ -140,6 +164,7 @@ func (s *Steward) consume(ctx context.Context, term int64, from, to Tick) (Tick,
 	var at Position
 	s.ended = map[string]int{}
 	for {
+		s.Loops.Loop(loop.Expand, "").Began() // a batch may take long, a page does not
 		page, err := s.Feed.Read(ctx, from, to, at)
 		if errors.Is(err, ErrBelowFloor) {
 			return to, s.skip(ctx, term, to)
@@ -156,10 +181,6 @@ func (s *Steward) consume(ctx context.Context, term int64, from, to Tick) (Tick,
 			continue
 		}
 		s.countEnds()
-		if s.marked {
-			s.marked = false
-			return to, s.openApplies(ctx, term, to)
-		}
 		return to, nil
 	}
 }
@@ -189,7 +210,8 @@ func (s *Steward) page(ctx context.Context, term int64, page *Page, to Tick, las
 			return err
 		}
 	}
-	if err := s.registerTargets(ctx, slices.Collect(maps.Keys(page.Names()))); err != nil {
+	s.misfits.note(page)
+	if err := s.names.register(ctx, slices.Collect(maps.Keys(page.Names()))); err != nil {
 		return err
 	}
 	for id := range whole {
@@ -221,10 +243,8 @@ func (s *Steward) skip(ctx context.Context, term int64, to Tick) error {
 		return err
 	}
 	defer s.wake()
-	if err := s.expand(ctx, term, nil, to, true); err != nil {
-		return err
-	}
-	return s.openApplies(ctx, term, to)
+	s.marked = true // for all that is known
+	return s.expand(ctx, term, nil, to, true)
 }
 
 // markJoined has every joined resource looked at as a whole.
@@ -238,103 +258,5 @@ func (s *Steward) markJoined(ctx context.Context) error {
 		}
 	}
 	s.wrote = true
-	return nil
-}
-
-func (s *Steward) nameTargets(ctx context.Context, resources []*desired.Resource) error {
-	for _, r := range resources {
-		names, err := r.Targets(ctx, s.Pool, targetNames)
-		if err != nil {
-			if ctx.Err() != nil || database.IsUnavailable(err) {
-				return err
-			}
-			s.Logger.Warn("targets_unreadable", "resource", r.Name, "error", err)
-			continue
-		}
-		if err := s.registerTargets(ctx, names); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (s *Steward) registerTargets(ctx context.Context, names []string) error {
-	names = slices.DeleteFunc(names, func(name string) bool { return s.known[name] })
-	if len(names) == 0 {
-		return nil
-	}
-	if err := store.New(s.Pool).TargetsInsert(ctx, names); err != nil {
-		return fmt.Errorf("make targets visible that rows name: %w", err)
-	}
-	for _, name := range names {
-		s.known[name] = true
-	}
-	return nil
-}
-
-// keepHouse empties the outbox, forgets old ticks and removed resources, and mends capture.
-func (s *Steward) keepHouse(ctx context.Context) error {
-	clear(s.known) // release() removes targets; and their names may be many
-	queries := store.New(s.Pool)
-	for {
-		done, err := queries.OutboxRetain(ctx, store.OutboxRetainParams{MaxAge: s.MaxAge, MaxRows: s.MaxRows, RotateAfter: rotateAfter})
-		if err != nil {
-			return fmt.Errorf("empty the outbox: %w", database.Explain(err))
-		}
-		if done == "" {
-			break
-		}
-		crash.Point(crash.OutboxRetained)
-		s.Metrics.Retained.Inc()
-		s.Logger.Debug("outbox_retained", "done", done)
-	}
-	err := queries.Forget(ctx, store.ForgetParams{MaxAge: s.MaxAge, AppliesKept: appliesKept, MostApplies: forgetMost})
-	if err != nil {
-		return fmt.Errorf("forget old revisions, removed resources and old applies: %w", err)
-	}
-	return s.mend(ctx)
-}
-
-const problemsSQL = `SELECT resource, problem, remedy, healable FROM reconciler.capture_problems()`
-
-// mend generates capture code again where that helps, and tells of the rest, once.
-func (s *Steward) mend(ctx context.Context) error {
-	rows, err := s.Pool.Query(ctx, problemsSQL)
-	if err != nil {
-		return fmt.Errorf("look for problems of capture: %w", err)
-	}
-	type problem struct {
-		Resource, Problem, Remedy string
-		Healable                  bool
-	}
-	problems, err := pgx.CollectRows(rows, pgx.RowToStructByPos[problem])
-	if err != nil {
-		return fmt.Errorf("look for problems of capture: %w", err)
-	}
-	found, tried := map[string]bool{}, map[string]error{}
-	for _, p := range problems {
-		err, again := tried[p.Resource]
-		if p.Healable && !again {
-			_, err = store.New(s.Pool).Regenerate(ctx, p.Resource)
-			if database.IsUnavailable(err) {
-				return err
-			}
-			tried[p.Resource] = err
-			if err == nil {
-				s.Logger.Info("capture_mended", "resource", p.Resource, "problem", p.Problem)
-			}
-		}
-		if _, is := tried[p.Resource]; is && err == nil {
-			continue // one generation mends all that it can; the next look tells of what is left
-		}
-		if p.Healable {
-			p.Remedy = fmt.Sprintf("%s (tried: %v)", p.Remedy, err)
-		}
-		found[p.Resource+p.Problem] = true
-		if !s.problems[p.Resource+p.Problem] {
-			s.Logger.Error("capture_broken", "resource", p.Resource, "problem", p.Problem, "remedy", p.Remedy)
-		}
-	}
-	s.problems = found
 	return nil
 }

@@ -54,7 +54,7 @@ func TestChangesOfManyAppliesAreExpandedTogether(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	s := b.steward(func(s *Steward) { s.Pool = pool })
-	b.background(func(ctx context.Context) error { return s.Run(ctx, 1) })
+	b.background(func(ctx context.Context) error { return s.Run(ctx, 1, nil) })
 
 	b.opened(40)
 	require.Equal(t, "20 of a,b; 20 of c", b.marksOfApplies())

@@ -43,9 +43,10 @@ func TestStewardTellsOfCaptureOnce(t *testing.T) {
 	require.Zero(t, h.count("capture_broken"))
 
 	b.exec(`CREATE TABLE gone (id int PRIMARY KEY); SELECT reconciler.track('gone', 'gone', '{id}', '''eu'''); DROP TABLE gone CASCADE`)
-	s := &Steward{Pool: b.db.Pool, Logger: b.log}
+	m := &mender{steward: &Steward{Pool: b.db.Pool, Logger: b.log}}
 	for range 3 {
-		require.NoError(t, s.mend(t.Context()))
+		_, err := m.turn(t.Context())
+		require.NoError(t, err)
 	}
 	require.Equal(t, 1, h.count("capture_broken"))
 }

@@ -37,13 +37,13 @@ func (b *bed) steward(change ...func(*Steward)) *Steward {
 // works starts a steward.
 func (b *bed) works(term int64) (stop func() error) {
 	s := b.steward()
-	return b.background(func(ctx context.Context) error { return s.Run(ctx, term) })
+	return b.background(func(ctx context.Context) error { return s.Run(ctx, term, nil) })
 }
 
 // keeps says where the steward's cursor stands.
 func (b *bed) keeps() string {
 	b.t.Helper()
-	return b.text(`SELECT cursor_revision::text FROM reconciler.leases WHERE name = 'tick'`)
+	return b.text(`SELECT revision::text FROM reconciler.cursor_of(0)`)
 }
 
 // covered reports whether every outbox row belongs to a revision.
@@ -56,7 +56,7 @@ func (b *bed) covered() bool {
 func (b *bed) upTo(tick Tick) {
 	b.t.Helper()
 	b.eventually("the steward has read everything", func() bool {
-		return b.text(`SELECT (cursor_revision >= $1)::text FROM reconciler.leases WHERE name = 'tick'`, tick.Revision) == "true"
+		return b.text(`SELECT (revision >= $1)::text FROM reconciler.cursor_of(0)`, tick.Revision) == "true"
 	})
 }
 
@@ -137,11 +137,11 @@ func TestFirstLeaderDiesBeforeItsCursorIsKept(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
 			b.exec(joinedApps)
-			b.exec(`TRUNCATE reconciler.outbox; UPDATE reconciler.settings SET rotated_at = 'infinity'`)
+			b.exec(`TRUNCATE reconciler.outbox; UPDATE reconciler.settings SET rotated_at = clock_timestamp()`)
 			b.listen(func(l *Listener) { l.Off = true })
 			b.lead()
 			if c.begun {
-				b.exec(`INSERT INTO reconciler.targets (name, cursor_revision, cursor_snapshot) SELECT 'eu', revision, snapshot FROM reconciler.ticks ORDER BY revision DESC LIMIT 1`)
+				b.exec(`WITH t AS (INSERT INTO reconciler.targets (name) VALUES ('eu') RETURNING id) INSERT INTO reconciler.cursors (consumer, revision, snapshot) SELECT t.id, k.revision, k.snapshot FROM t, reconciler.ticks k ORDER BY k.revision DESC LIMIT 1`)
 			}
 			if c.changed {
 				b.exec(`UPDATE teams SET name = 'first' WHERE id = 1`)
@@ -165,13 +165,13 @@ func TestBatchIsExpandedAgainAfterACrash(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	b.exec(joinedApps)
-	b.exec(`UPDATE reconciler.settings SET rotated_at = 'infinity'`) // retention takes nothing meanwhile
+	b.exec(`UPDATE reconciler.settings SET rotated_at = clock_timestamp()`) // retention takes nothing meanwhile
 	b.listen(func(l *Listener) { l.Off = true })
 	b.lead()
 	stop := b.works(1)
 	b.upTo(b.latest())
 	require.NoError(t, stop())
-	cursor := b.text(`SELECT cursor_revision || ' ' || cursor_snapshot FROM reconciler.leases`)
+	cursor := b.text(`SELECT revision || ' ' || snapshot FROM reconciler.cursor_of(0)`)
 	b.exec(`UPDATE teams SET name = 'first' WHERE id = 1`)
 	b.eventually("it has a revision", b.covered)
 
@@ -181,7 +181,7 @@ func TestBatchIsExpandedAgainAfterACrash(t *testing.T) {
 	require.NoError(t, stop())
 	rows := b.text(`SELECT count(*)::text FROM reconciler.outbox`)
 
-	b.exec(`UPDATE reconciler.leases SET cursor_revision = split_part($1, ' ', 1)::bigint, cursor_snapshot = split_part($1, ' ', 2)::pg_snapshot`, cursor)
+	b.exec(`SELECT reconciler.write_cursor(0, split_part($1, ' ', 1)::bigint, split_part($1, ' ', 2)::pg_snapshot)`, cursor)
 	b.works(1)
 	b.upTo(b.latest())
 	b.eventually("objects are marked again", func() bool { return b.text(`SELECT count(*)::text FROM reconciler.outbox`) > rows })
@@ -223,7 +223,7 @@ func TestDeposedStewardIsRefused(t *testing.T) {
 	s := b.steward()
 	ended := make(chan error, 1)
 	b.background(func(ctx context.Context) error {
-		err := s.Run(ctx, 1)
+		err := s.Run(ctx, 1, nil)
 		ended <- err
 		return err
 	})

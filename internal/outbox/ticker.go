@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -30,6 +32,8 @@ type Ticker struct {
 	Peers   func() bool
 	Logger  *slog.Logger
 	Metrics *metrics.Metrics
+	Loops   *loop.Monitor   // nil: nobody is told what fails
+	Fleet   *database.Fleet // that its connection belongs to; nil: none
 
 	leads atomic.Bool // the feed hears of every revision as it is made
 
@@ -55,6 +59,7 @@ type leader struct {
 	queries *store.Queries
 	wake    <-chan struct{}
 	control <-chan struct{}
+	entry   *loop.Loop
 
 	quiet    bool // writers never NOTIFY: reconciler.set_notify(false)
 	mode     mode
@@ -66,10 +71,41 @@ type leader struct {
 	crowd    crowd
 }
 
-// Run makes revisions until its context ends or leadership or connection are lost. It closes ready when the newest
-// revision of the database is known to the feed.
+// Keep makes revisions until its context ends, or leadership is lost, or the database turns out to be a restored one. A
+// connection that is lost is replaced. It closes ready when the newest revision of the database is known to the feed.
+func (t *Ticker) Keep(ctx context.Context, term int64, ready chan<- struct{}) error {
+	entry := t.Loops.Loop(loop.Tick, "")
+	known := sync.OnceFunc(func() { close(ready) })
+	again := againMin
+	for {
+		begun := time.Now()
+		err := t.session(ctx, term, known)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if database.IsFenced(err) || errors.Is(err, ErrRestored) {
+			return err
+		}
+		entry.Failed(database.Explain(err))
+		if time.Since(begun) > againMax {
+			again = againMin
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(again):
+		}
+		again = min(2*again, againMax/3)
+	}
+}
+
+// Run makes revisions until its context ends or leadership or connection are lost.
 func (t *Ticker) Run(ctx context.Context, term int64, ready chan<- struct{}) error {
-	conn, err := database.Connect(ctx, t.URL, database.Options{Name: t.Name + " leader", Settings: database.WalkSession()})
+	return t.session(ctx, term, func() { close(ready) })
+}
+
+func (t *Ticker) session(ctx context.Context, term int64, known func()) error {
+	conn, err := database.Connect(ctx, t.URL, database.Options{Name: t.Name + " leader", Settings: database.WalkSession(), Fleet: t.Fleet})
 	if err != nil {
 		return err
 	}
@@ -83,7 +119,7 @@ func (t *Ticker) Run(ctx context.Context, term int64, ready chan<- struct{}) err
 	control := t.Listener.Subscribe(ChannelControl)
 	defer t.Listener.Unsubscribe(ChannelControl, control)
 	l := &leader{
-		Ticker: t, term: term, conn: conn, queries: store.New(conn), wake: wake, control: control,
+		Ticker: t, term: term, conn: conn, queries: store.New(conn), wake: wake, control: control, entry: t.Loops.Loop(loop.Tick, ""),
 		wakeups: rate{window: rateWindow}, ticks: rate{window: sleepWindow},
 	}
 	crash.Point(crash.LeaderTaken)
@@ -93,7 +129,7 @@ func (t *Ticker) Run(ctx context.Context, term int64, ready chan<- struct{}) err
 	if err := l.askNotify(ctx); err != nil {
 		return err
 	}
-	close(ready)
+	known()
 	t.leads.Store(true)
 	defer t.leads.Store(false)
 	t.Metrics.Leader.Set(1)
@@ -112,7 +148,7 @@ func (l *leader) adopt(ctx context.Context) error {
 	// It takes the leadership away from everybody, this process included, which may hear of that before its answer.
 	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(l.testPatience, leaderPatience))
 	defer cancel()
-	restored, err := l.queries.Adopt(patient, known.Revision)
+	restored, err := adopt(patient, l.queries, known.Revision, l.Fleet)
 	if err != nil {
 		return fmt.Errorf("compare the database with the one that revisions were made in: %w", database.Explain(err))
 	}
@@ -151,9 +187,11 @@ func (l *leader) loop(ctx context.Context) error {
 			why = causePoll
 		}
 		l.Metrics.Wakeups.WithLabelValues(string(why)).Inc()
+		l.entry.Began()
 		if err := l.step(ctx, why); err != nil {
 			return err
 		}
+		l.entry.Succeeded()
 		l.Metrics.Awake.Set(map[mode]float64{modeAwake: 1}[l.mode])
 		timer.Reset(l.pause(time.Now()))
 	}
@@ -363,6 +401,7 @@ func (t *Ticker) Follow(ctx context.Context) error {
 		case <-ticks:
 		case <-time.After(pause):
 			if t.leads.Load() {
+				t.Loops.Loop(loop.Follow, "").Succeeded()
 				continue
 			}
 		}
@@ -371,8 +410,11 @@ func (t *Ticker) Follow(ctx context.Context) error {
 			t.restored()
 			continue
 		}
-		if err != nil && ctx.Err() == nil {
-			t.Logger.Warn("revision_read_failed", "error", err)
+		if ctx.Err() != nil {
+			return nil
+		}
+		t.Loops.Loop(loop.Follow, "").Done(database.Explain(err))
+		if err != nil {
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):

@@ -28,6 +28,7 @@ type source struct {
 	version int
 	bin     string // directory of local binaries, or empty
 	image   string // image that is on this machine, or empty
+	primary int    // port of the server that it is a standby of; 0: it is none
 }
 
 // wish is what the environment asks for.
@@ -163,13 +164,20 @@ func (s source) startOnce(ctx context.Context, dir string) (*instance, error) {
 	if err := i.save(); err != nil {
 		return nil, err
 	}
-	if err := i.engine().create(ctx, s.version, port); err != nil {
+	if err := s.create(ctx, i); err != nil {
 		return i, err
 	}
 	if err := i.engine().start(ctx); err != nil {
 		return i, err
 	}
 	return i, i.awaitReady(ctx)
+}
+
+func (s source) create(ctx context.Context, i *instance) error {
+	if s.primary != 0 {
+		return i.engine().follow(ctx, s.primary, i.Port)
+	}
+	return i.engine().create(ctx, s.version, i.Port)
 }
 
 func isFree(ctx context.Context, port int) bool {

@@ -18,10 +18,17 @@ func Server(t testing.TB) *Cluster {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
 	defer cancel()
 	dir := filepath.Join(baseDir(), uniqueName("own"))
-	users, i, err := obtain(ctx, dir, 0)
+	users, i, err := obtain(ctx, dir, 0, start)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
+	removeAfter(t, dir, users, i)
+	return &Cluster{instance: i}
+}
+
+// removeAfter has a server be gone after the test.
+func removeAfter(t testing.TB, dir string, users *os.File, i *instance) {
+	t.Helper()
 	t.Cleanup(func() {
 		// The reaper would do it too, but later.
 		ctx, cancel := cleanupContext(t)
@@ -37,7 +44,6 @@ func Server(t testing.TB) *Cluster {
 		}
 		_ = users.Close()
 	})
-	return &Cluster{instance: i}
 }
 
 // New is the function New on this server.

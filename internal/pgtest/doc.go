@@ -1,6 +1,6 @@
 // Package pgtest gives tests a real PostgreSQL: New returns a database of the test's own, cloned in
 // milliseconds from a template that has every migration; Empty one without them; Server a whole server
-// to restart and to crash.
+// to restart and to crash; Cluster.Standby a hot standby of it to promote.
 //
 // Every test binary of one `go test ./...` shares one server per PostgreSQL version. It runs in a
 // container where a Docker engine has a suitable image, else from local server binaries; the variables

@@ -34,6 +34,8 @@ const (
 type engine interface {
 	// create makes a server that start can start; it listens on port of 127.0.0.1.
 	create(ctx context.Context, version, port int) error
+	// follow makes a standby of the server on port primary, likewise.
+	follow(ctx context.Context, primary, port int) error
 	start(ctx context.Context) error
 	stop(ctx context.Context, mode stopMode) error
 	// alive returns an error if the started server has ended.

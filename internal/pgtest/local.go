@@ -18,6 +18,8 @@ import (
 type local struct {
 	Bin  string `json:"bin"` // directory of initdb, pg_ctl and postgres
 	Data string `json:"data"`
+
+	environment []string // of the server, beside what every server has
 }
 
 func (l *local) logFile() string { return filepath.Join(l.Data, "server.log") }
@@ -28,22 +30,25 @@ func newLocal(dir, bin string) *local {
 
 // create makes the data directory.
 func (l *local) create(ctx context.Context, version, port int) error {
-	if err := os.Mkdir(l.Data, 0o700); err != nil {
+	if err := l.makeData(); err != nil {
 		return err
-	}
-	if os.Geteuid() == 0 {
-		uid, gid, err := serverUser()
-		if err != nil {
-			return err
-		}
-		if err := os.Chown(l.Data, uid, gid); err != nil {
-			return err
-		}
 	}
 	if err := l.run(ctx, "initdb", append(initdbArgs(version), "-D", l.Data)...); err != nil {
 		return err
 	}
 	return l.configure(port)
+}
+
+// makeData makes the empty directory, with the right owner.
+func (l *local) makeData() error {
+	if err := os.Mkdir(l.Data, 0o700); err != nil || os.Geteuid() != 0 {
+		return err
+	}
+	uid, gid, err := serverUser()
+	if err != nil {
+		return err
+	}
+	return os.Chown(l.Data, uid, gid)
 }
 
 // initdbArgs asks for a linguistic collation where the version can (15 and later): what holds only under "C" shall fail here.
@@ -143,10 +148,13 @@ func (l *local) run(ctx context.Context, program string, args ...string) error {
 }
 
 // runIn runs a program as the right user and returns what it printed as the error.
-func (*local) runIn(ctx context.Context, dir, program string, args ...string) error {
+func (l *local) runIn(ctx context.Context, dir, program string, args ...string) error {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = dir
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TZ=UTC"}
+	if filepath.Base(program) == "pg_ctl" {
+		cmd.Env = append(cmd.Env, l.environment...)
+	}
 	// A group of its own: Ctrl-C in the terminal ends the tests, and the reaper ends the server.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {

@@ -119,6 +119,12 @@ func create(t testing.TB, server *instance, from string) *DB {
 	return db
 }
 
+// Log returns what the server's log says about this database, at least its last lines.
+func (d *DB) Log(t testing.TB) string {
+	t.Helper()
+	return d.server.logOf(t.Context(), d.Name)
+}
+
 func (d *DB) drop(t testing.TB) {
 	t.Helper()
 	ctx, cancel := cleanupContext(t)

@@ -161,6 +161,36 @@ func (p *Pooler) isAway() bool {
 	return p.away != nil
 }
 
+// PoolerAdmin is the setting with which Pause and Resume work.
+const PoolerAdmin = "admin_users = " + superuser
+
+// Pause has the pooler pass nothing on any more, once the transactions under way have ended. It does not wait for that.
+func (p *Pooler) Pause(t testing.TB) {
+	t.Helper()
+	conn := p.console(t)
+	go func() {
+		ctx := context.Background()
+		_, _ = conn.Exec(ctx, "PAUSE") // it returns when everything rests, or with Resume
+		_ = conn.Close(ctx)            // as above
+	}()
+}
+
+// Resume ends Pause. A pooler that was started again meanwhile is not paused.
+func (p *Pooler) Resume(t testing.TB) {
+	t.Helper()
+	conn := p.console(t)
+	_, _ = conn.Exec(t.Context(), "RESUME")
+	_ = conn.Close(t.Context()) // nothing is open on it
+}
+
+func (p *Pooler) console(t testing.TB) *pgx.Conn {
+	t.Helper()
+	return connect(t, p.URL, func(config *pgx.ConnConfig) {
+		config.Database, config.DefaultQueryExecMode = "pgbouncer", pgx.QueryExecModeSimpleProtocol
+		config.RuntimeParams = nil
+	})
+}
+
 // Restart has the pooler away for a while: every connection through it is cut.
 func (p *Pooler) Restart(t testing.TB, away time.Duration) {
 	t.Helper()

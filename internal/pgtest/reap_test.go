@@ -218,7 +218,7 @@ func TestReapLeavesADirectoryThatIsSomebodyElsesByNow(t *testing.T) {
 func firstServer(t *testing.T) (dir string, i *instance) {
 	t.Helper()
 	dir = filepath.Join(baseDir(), uniqueName("own"))
-	users, i, err := obtain(t.Context(), dir, 0)
+	users, i, err := obtain(t.Context(), dir, 0, start)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = users.Close() }) // Its reaper ends it then.
 	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"))
@@ -232,7 +232,7 @@ func TestNobodyJoinsAServerWhoseReaperGaveUp(t *testing.T) {
 
 	i.Ending = true
 	require.NoError(t, i.save())
-	i, err := findOrStart(t.Context(), dir, 0)
+	i, err := findOrStart(t.Context(), dir, 0, start)
 	require.NoError(t, err)
 	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "another server")
 }
@@ -254,7 +254,7 @@ func TestJoinersWaitForAServerThatIsBusy(t *testing.T) {
 	require.NoError(t, err)
 	i.Port = int(there.Port())
 	require.NoError(t, i.save())
-	i, err = findOrStart(t.Context(), dir, 0)
+	i, err = findOrStart(t.Context(), dir, 0, start)
 	require.NoError(t, err)
 	require.Equal(t, int(there.Port()), i.Port)
 	require.ErrorContains(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "already exists")

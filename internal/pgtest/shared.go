@@ -33,7 +33,7 @@ func shared(t testing.TB) *instance {
 		process.asked = true
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
 		defer cancel()
-		process.users, process.instance, process.err = obtain(ctx, sharedDir(), lingerShared)
+		process.users, process.instance, process.err = obtain(ctx, sharedDir(), lingerShared, start)
 	}
 	if process.err != nil {
 		t.Fatalf("%v", process.err)
@@ -52,7 +52,7 @@ func leave() {
 }
 
 // obtain joins dir and returns the running server in it, which outlives its last user by linger.
-func obtain(ctx context.Context, dir string, linger time.Duration) (*os.File, *instance, error) {
+func obtain(ctx context.Context, dir string, linger time.Duration, start starter) (*os.File, *instance, error) {
 	if err := checkBase(baseDir()); err != nil {
 		return nil, nil, err
 	}
@@ -60,7 +60,7 @@ func obtain(ctx context.Context, dir string, linger time.Duration) (*os.File, *i
 	if err != nil {
 		return nil, nil, fmt.Errorf("share the test server: %w", err)
 	}
-	i, err := findOrStart(ctx, dir, linger)
+	i, err := findOrStart(ctx, dir, linger, start)
 	if err != nil {
 		return nil, nil, errors.Join(err, users.Close())
 	}
@@ -68,7 +68,7 @@ func obtain(ctx context.Context, dir string, linger time.Duration) (*os.File, *i
 }
 
 // findOrStart is called with a share of dir, so nobody reaps it meanwhile.
-func findOrStart(ctx context.Context, dir string, linger time.Duration) (_ *instance, err error) {
+func findOrStart(ctx context.Context, dir string, linger time.Duration, start starter) (_ *instance, err error) {
 	starting, err := openLock(dir, startLock, syscall.LOCK_EX)
 	if err != nil {
 		return nil, err
@@ -92,6 +92,9 @@ func findOrStart(ctx context.Context, dir string, linger time.Duration) (_ *inst
 	sweep(ctx, baseDir(), dir)
 	return start(ctx, dir)
 }
+
+// starter starts a server in a directory.
+type starter func(ctx context.Context, dir string) (*instance, error)
 
 // start starts a server by whatever means this machine has.
 func start(ctx context.Context, dir string) (*instance, error) {

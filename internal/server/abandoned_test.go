@@ -22,7 +22,7 @@ func TestWaitWaitsForASyncWhoseOwnerIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := setup(t)
-			w.db.Exec(t, `INSERT INTO reconciler.targets (name, configured, cursor_revision, cursor_snapshot) VALUES ('eu', true, 1, pg_current_snapshot())`)
+			w.db.Exec(t, `WITH t AS (INSERT INTO reconciler.targets (name, configured) VALUES ('eu', true) RETURNING id) INSERT INTO reconciler.cursors (consumer, revision, snapshot) SELECT id, 1, pg_current_snapshot() FROM t`)
 			w.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, verify, state, term, requested_at) VALUES (1, 'resync', true, 'running', 1, '2026-01-01')`)
 			if tc.waiting != "" {
 				w.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, mode) VALUES (1, $1, CASE $1 WHEN 'interval' THEN 'report' ELSE 'repair' END)`, tc.waiting)

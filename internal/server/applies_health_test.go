@@ -114,7 +114,7 @@ func TestApplyHealthIsAskedByTheNextOwner(t *testing.T) {
 	})
 	w.release()
 	<-begun
-	w.db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, lease_until = NULL, clean = false WHERE name = 'asia'`)
+	w.db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, clean = false WHERE name = 'asia'`)
 	w.settled("2", `SELECT term::text FROM reconciler.targets WHERE name = 'asia'`)
 	asia.is(healthy)
 	w.settled("completed", `SELECT state FROM reconciler.applies`)

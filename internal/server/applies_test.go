@@ -124,13 +124,14 @@ func TestApplyThatIsNotOpenHoldsWhatItChanged(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
 	w.startRegions(asia, eu, us)
-	person := w.begin()
-	w.in(person, `SELECT pg_advisory_xact_lock(reconciler.open_lock())`)
+	w.db.Exec(t, `CREATE TABLE held (); CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN IF to_regclass('public.held') IS NOT NULL THEN RAISE 'held' USING ERRCODE = 'lock_not_available'; END IF; RETURN new; END $$;
+		CREATE TRIGGER hold BEFORE INSERT ON reconciler.operations FOR EACH ROW EXECUTE FUNCTION hold()`)
 	w.apply(`'release 2', strategy => 'waves', waves => '[["us"]]'`, `UPDATE apps SET image = 'v2'`)
 	w.db.Exec(t, `INSERT INTO apps VALUES (4, 'asia', 'v1')`)
 	asia.eventually(t, map[string]string{"app/1": `["v1", null]`, "app/4": `["v1", null]`})
 	require.Equal(t, "pending", w.text(`SELECT state FROM reconciler.applies WHERE opened_at IS NULL`))
-	require.NoError(t, person.Commit(t.Context()))
+	w.db.Exec(t, `DROP TABLE held`)
 	asia.eventually(t, map[string]string{"app/1": `["v2", null]`, "app/4": `["v1", null]`})
 	w.settled("completed", `SELECT state FROM reconciler.applies`)
 	w.converged()
@@ -196,7 +197,7 @@ func TestApplyGoesOnWithTheNextOwner(t *testing.T) {
 	w.settled("1", `SELECT attempts::text FROM reconciler.apply_tasks WHERE target = 'eu'`)
 
 	eu.set(nil)
-	w.db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, lease_until = NULL, clean = false WHERE name = 'eu'`)
+	w.db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, clean = false WHERE name = 'eu'`)
 	w.settled("2", `SELECT term::text FROM reconciler.operations WHERE target = 'eu'`)
 	w.db.Exec(t, `SELECT reconciler.retry('eu')`) // its next attempt is in an hour, whoever owns the target
 	w.settled("completed", `SELECT state FROM reconciler.applies`)

@@ -82,8 +82,8 @@ func (v *victim) kill() {
 	close(v.driver.dead)
 	v.w.db.Exec(v.w.t, `ALTER ROLE `+v.role+` NOLOGIN`)
 	v.w.db.Exec(v.w.t, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1`, v.role)
-	v.w.db.Exec(v.w.t, `UPDATE reconciler.targets SET lease_until = clock_timestamp() - interval '1 second' WHERE owner IS NOT NULL`)
-	v.w.db.Exec(v.w.t, `UPDATE reconciler.leases SET lease_until = clock_timestamp() - interval '1 second' WHERE owner IS NOT NULL`)
+	v.w.db.Exec(v.w.t, `UPDATE reconciler.targets SET owner = NULL, clean = false WHERE owner IS NOT NULL`)
+	v.w.db.Exec(v.w.t, `UPDATE reconciler.leases SET owner = NULL`)
 	v.w.db.Exec(v.w.t, `DELETE FROM reconciler.instances`)
 	v.process.cancel() // it can do no harm any more
 	// At the end of the test it may find that out, so that nobody has to wait for it.
@@ -172,18 +172,18 @@ func TestResultOfADeposedOwnerIsRefused(t *testing.T) {
 	eu.eventually(t, want)
 	w.wait()
 	before := w.text(`SELECT l::text FROM reconciler.ledger l`)
-	cursor := w.text(`SELECT cursor_revision::text FROM reconciler.targets`)
+	cursor := w.text(`SELECT revision::text FROM reconciler.target_cursors`)
 	g := eu.shut(t, nil)
 	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
 	g.next(t)
-	w.db.Exec(t, `UPDATE reconciler.targets SET term = term + 1, owner = '00000000-0000-0000-0000-000000000009', lease_until = clock_timestamp() + interval '1 hour'`)
+	w.db.Exec(t, `UPDATE reconciler.targets SET term = term + 1, owner = '00000000-0000-0000-0000-000000000009', lease_ttl = '1 hour'`)
 	g.lift()
 	w.eventually("its result is refused", func() bool {
 		return len(w.logged("target 1 was taken over by another process: term 1 is over")) > 0 || len(w.logged("run_ended_after_loss")) > 0
 	})
 	require.Equal(t, before, w.text(`SELECT l::text FROM reconciler.ledger l`))
-	require.Equal(t, cursor, w.text(`SELECT cursor_revision::text FROM reconciler.targets`))
-	w.db.Exec(t, `UPDATE reconciler.targets SET lease_until = clock_timestamp() - interval '1 second'`)
+	require.Equal(t, cursor, w.text(`SELECT revision::text FROM reconciler.target_cursors`))
+	w.db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, clean = false`)
 	want["app/1"] = `"v2"`
 	eu.eventually(t, want)
 	w.converged()

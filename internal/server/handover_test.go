@@ -15,19 +15,19 @@ func TestFormerOwnerStartsAndEndsNoSync(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	const former, owner = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
-	w.db.Exec(t, `INSERT INTO reconciler.targets (name, owner, term, lease_until) VALUES ('eu', $1, 2, clock_timestamp() + interval '1 hour')`, owner)
+	w.db.Exec(t, `INSERT INTO reconciler.targets (name, owner, term, lease_ttl) VALUES ('eu', $1, 2, '1 hour')`, owner)
 	w.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason) VALUES (1, 'start')`)
 	queries, ctx := store.New(w.db.Pool), t.Context()
 	const runs = `SELECT string_agg(concat_ws(' ', id, state, term), ', ' ORDER BY id) FROM reconciler.sync_runs`
 	for _, late := range []store.SyncNextParams{
-		{TargetID: 1, Owner: former, Term: 1}, {TargetID: 1, Owner: owner, Term: 1}, {TargetID: 1, Owner: former, Term: 2},
+		{TargetID: 1, Owner: former, Term: 1, Mode: "repair"}, {TargetID: 1, Owner: owner, Term: 1, Mode: "repair"}, {TargetID: 1, Owner: former, Term: 2, Mode: "repair"},
 	} {
 		_, err := queries.SyncNext(ctx, late)
 		require.ErrorIs(t, err, pgx.ErrNoRows, "%v", late)
 	}
 	require.Equal(t, "1 requested", w.text(runs))
 
-	run, err := queries.SyncNext(ctx, store.SyncNextParams{TargetID: 1, Owner: owner, Term: 2})
+	run, err := queries.SyncNext(ctx, store.SyncNextParams{TargetID: 1, Owner: owner, Term: 2, Mode: "repair"})
 	require.NoError(t, err)
 	require.Equal(t, store.SyncNextRow{ID: 1, Reason: "start", Mode: "repair"}, run)
 	n, err := queries.SyncAbandoned(ctx, store.SyncAbandonedParams{TargetID: 1, Term: 1})

@@ -12,12 +12,25 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pgreconciler/reconciler/internal/loop"
 )
 
 const (
 	// healthyBeat is how old the last answered heartbeat may be: loops tick and the database answers.
 	healthyBeat = 60 * time.Second
 	readyBeat   = 10 * time.Second
+
+	// Requests are short: one that is not read by then is nobody's.
+	headerTimeout = 5 * time.Second
+	readTimeout   = 5 * time.Second
+	writeTimeout  = time.Minute
+	idleTimeout   = time.Minute
+	headerBytes   = 1 << 16
+	// connectionsMost bounds the connections at once. Scrapers and probes need a few.
+	connectionsMost = 128
+	// profileMost is the longest profile that can be asked for.
+	profileMost = 10 * time.Minute
 )
 
 // web serves the status page, probes and metrics, and the profiler on an address of its own.
@@ -35,7 +48,7 @@ func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.opts.Registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}))
-	if err := w.listen(ctx, "listen", s.opts.Config.Listen, mux); err != nil {
+	if err := w.listen(ctx, "listen", s.opts.Config.Listen, writeTimeout, s.hosts(s.opts.Config.Listen).only(mux)); err != nil {
 		return nil, err
 	}
 	if s.opts.Listening != nil && len(w.listeners) > 0 {
@@ -47,14 +60,16 @@ func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
 	prof.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	prof.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	prof.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	if err := w.listen(ctx, "pprof_listen", s.opts.Config.PprofListen, prof); err != nil {
+	if err := w.listen(ctx, "pprof_listen", s.opts.Config.PprofListen, profileMost, s.hosts(s.opts.Config.PprofListen).only(prof)); err != nil {
 		w.close()
 		return nil, err
 	}
 	return w, nil
 }
 
-func (w *web) listen(ctx context.Context, key, addr string, handler http.Handler) error {
+func (s *Server) hosts(listen string) hosts { return newHosts(listen, s.opts.Config.ListenNames) }
+
+func (w *web) listen(ctx context.Context, key, addr string, write time.Duration, handler http.Handler) error {
 	if addr == "" {
 		return nil
 	}
@@ -64,8 +79,11 @@ func (w *web) listen(ctx context.Context, key, addr string, handler http.Handler
 	}
 	// With port 0 nobody would know otherwise.
 	w.log.Info("listening", "key", key, "address", l.Addr().String())
-	w.listeners = append(w.listeners, l)
-	w.servers = append(w.servers, &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 16})
+	w.listeners = append(w.listeners, limit(l, connectionsMost))
+	w.servers = append(w.servers, &http.Server{
+		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: write, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
+		ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug),
+	})
 	return nil
 }
 
@@ -151,7 +169,7 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 	answer(w, problems)
 }
 
-// readyz fails while the database is out of reach or the first sync of an owned target is not complete.
+// readyz fails while the database is out of reach, a loop fails again and again, or the first sync of an owned target is not complete.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	var problems []string
 	status := s.leases.Status()
@@ -160,6 +178,9 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 		problems = append(problems, "the database does not answer")
 	case status.SinceBeat == 0:
 		problems = append(problems, "starting")
+	}
+	for _, f := range s.loops.Failing(loop.Lasting) {
+		problems = append(problems, f.String())
 	}
 	for _, name := range s.unsynced() {
 		problems = append(problems, fmt.Sprintf("target %s: the first sync is not complete", name))

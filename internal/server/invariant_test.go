@@ -32,7 +32,7 @@ func (w *world) invariants() {
 	require.Empty(w.t, rows(`SELECT pid, mode FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`), "locks that were left behind")
 	require.Empty(w.t, rows(`SELECT t.name, l.key FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id WHERE l.held_by = 'batch' AND t.owner IS NULL AND t.clean`), "deletes that were parked and never decided on")
 	require.Empty(w.t, rows(`SELECT l.* FROM reconciler.ledger l WHERE NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = l.resource_id)`), "ledger rows of no resource")
-	require.Empty(w.t, rows(`SELECT t.name FROM reconciler.targets t, (SELECT max(revision) AS newest FROM reconciler.ticks) AS k WHERE t.cursor_revision > k.newest OR t.batch_revision > k.newest`), "cursors beyond the newest revision")
+	require.Empty(w.t, rows(`SELECT c.consumer FROM reconciler.cursors c, (SELECT max(revision) AS newest FROM reconciler.ticks) AS k WHERE c.revision > k.newest OR c.batch_revision > k.newest`), "cursors beyond the newest revision")
 }
 
 // requireInOrder: under one term a later call for an object never carries an older revision. I3.

@@ -132,6 +132,33 @@ func TestRestoredDatabaseIsNoticed(t *testing.T) {
 	}
 }
 
+// F92: what lost commits had created goes where the target can list, and is told of where it cannot, until somebody has looked.
+func TestF92_LostCommitsAreToldOf(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(5)
+	w.db.Exec(t, `INSERT INTO apps SELECT i, 'us', 'v1' FROM generate_series(11, 15) AS i`)
+	eu, us := newPlace(), newPlace()
+	p := w.start(named("eu", eu), named("us", listing{us}))
+	w.converged()
+	p.stop(t)
+	w.db.Exec(t, `UPDATE reconciler.settings SET database_oid = 1`)
+	eu.put("app/8", `"of a lost commit"`)
+	us.put("app/18", `"of a lost commit"`)
+	w.start(named("eu", eu), named("us", listing{us}))
+	w.wait()
+	const told = `SELECT coalesce(string_agg(finding, ' | '), '') FROM reconciler.doctor() WHERE NOT ok AND check_name = 'targets'`
+	w.settled("1", `SELECT count(*)::text FROM reconciler.targets WHERE lost_at IS NOT NULL`)
+	require.Regexp(t, `^commits may have been lost when this database was restored or failed over at \S+ \S+, and what they had created in eu stays there: it cannot say what it has$`, w.text(told))
+	require.Contains(t, eu.have(), "app/8")
+	require.NotContains(t, us.have(), "app/18")
+	eu.put("app/8", "")
+	require.Equal(t, "eu was compared with the rows", w.text(`SELECT reconciler.acknowledge('eu')`))
+	require.Equal(t, "there was nothing to acknowledge of us", w.text(`SELECT reconciler.acknowledge('us')`))
+	require.Empty(t, w.text(told))
+	w.converged()
+}
+
 // C21, C65, C67: the server restarts, and turns read-only and back, under a running process.
 func TestServerRestartAndReadOnlyAreWaitedOut(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,18 +21,22 @@ import (
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/migrate"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 )
 
 const (
-	// workConns, directConns and leaseConns bound the connections of a process, whatever the number of targets.
+	// workConns, rowsConns, directConns and leaseConns bound the connections of a process, whatever the number of targets.
 	workConns   = 8
+	rowsConns   = 4
 	directConns = 2
 	leaseConns  = 2
 	// catalogEvery is how often definitions are read again when nobody says that they changed.
 	catalogEvery = 30 * time.Second
+	// catalogAgain is the pause after they could not be read.
+	catalogAgain = 2 * time.Second
 	// steerEvery is how often an owner looks for what a person has changed when nobody says so.
 	steerEvery = 15 * time.Second
 )
@@ -60,9 +65,11 @@ type Server struct {
 	log      *slog.Logger
 	metrics  *metrics.Metrics
 
+	fleet    *database.Fleet
 	direct   *pgxpool.Pool // definitions, the leader's other work
 	beats    *pgxpool.Pool // leases, so that nothing else can keep a heartbeat waiting
-	work     *pgxpool.Pool // rows, ledger, outbox
+	work     *pgxpool.Pool // ledger, outbox
+	rows     *pgxpool.Pool // users' rows; work, where that leads through a pooler
 	feed     *outbox.Feed
 	catalog  *desired.Catalog
 	listener *outbox.Listener
@@ -70,6 +77,7 @@ type Server struct {
 	steward  *outbox.Steward
 	leases   *lease.Manager
 	memory   *apply.Memory
+	loops    *loop.Monitor
 
 	mu     sync.Mutex // guards what follows
 	synced map[string]bool
@@ -88,11 +96,17 @@ func New(opts Options) *Server {
 	if err != nil {
 		host = "unknown"
 	}
-	return &Server{
+	s := &Server{
 		opts: opts, instance: uuid.NewString(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), log: opts.Logger,
 		metrics: metrics.New(opts.Registry), catalog: &desired.Catalog{}, synced: map[string]bool{}, owners: map[int32]*apply.Owner{},
-		memory: apply.NewMemory(),
+		memory: apply.NewMemory(), fleet: database.NewFleet(opts.Logger),
 	}
+	names := make([]string, len(opts.Config.Targets))
+	for i, t := range opts.Config.Targets {
+		names[i] = t.Name
+	}
+	s.loops = loop.New(s.log, s.metrics, names...)
+	return s
 }
 
 // Run starts everything, and returns nil when ctx has ended and all work in flight was finished and recorded. At most
@@ -119,6 +133,7 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(func() error { return s.ticker.Follow(running) })
 	group.Go(func() error { return s.followCatalog(running) })
 	group.Go(func() error { return s.watchTurns(running) })
+	s.watchLoops(running, group)
 	if err := s.leases.Start(loops); err != nil {
 		stop()
 		return errors.Join(database.Explain(err), group.Wait())
@@ -153,7 +168,12 @@ func (s *Server) open(ctx context.Context) (err error) {
 		}
 	}()
 	cfg := s.opts.Config
-	s.direct, err = database.NewPool(ctx, cfg.DirectURL.Reveal(), database.Options{Name: "reconciler " + s.name, MaxConns: directConns})
+	for _, url := range s.urls() {
+		if err = s.fleet.Survey(ctx, url); err != nil {
+			return err
+		}
+	}
+	s.direct, err = database.NewPool(ctx, cfg.DirectURL.Reveal(), database.Options{Name: "reconciler " + s.name, MaxConns: directConns, Fleet: s.fleet})
 	if err != nil {
 		return err
 	}
@@ -163,23 +183,35 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if database.Pooled(s.direct.Config().ConnConfig) {
 		s.log.Warn("direct_url_pooled", "effect", "LISTEN may not work, sessions have no timeouts of ours", "remedy", "let direct_url lead to the server itself")
 	}
-	s.beats, err = database.NewPool(ctx, cfg.DirectURL.Reveal(), database.Options{Name: "reconciler " + s.name + " lease", MaxConns: leaseConns})
+	s.beats, err = database.NewPool(ctx, cfg.DirectURL.Reveal(), database.Options{Name: "reconciler " + s.name + " lease", MaxConns: leaseConns, Fleet: s.fleet})
 	if err != nil {
 		return err
 	}
 	pooled := cfg.DatabaseURL.Reveal() != cfg.DirectURL.Reveal()
 	s.work, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
-		Name: "reconciler " + s.name + " work", MaxConns: workConns, Simple: pooled,
+		Name: "reconciler " + s.name + " work", MaxConns: workConns, Simple: pooled, Fleet: s.fleet,
 		// Results can be recomputed: ledger and cursor are lost together, and the target is looked at again.
 		Settings: map[string]string{"synchronous_commit": "off"},
+	})
+	if err != nil || database.Pooled(s.work.Config().ConnConfig) {
+		s.rows = s.work
+		return err
+	}
+	s.rows, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
+		Name: "reconciler " + s.name + " rows", MaxConns: rowsConns, Fleet: s.fleet, Settings: database.RowsSession(),
 	})
 	return err
 }
 
+// urls are those of the config, each once.
+func (s *Server) urls() []string {
+	return slices.Compact([]string{s.opts.Config.DirectURL.Reveal(), s.opts.Config.DatabaseURL.Reveal()})
+}
+
 func (s *Server) closePools() {
-	for _, pool := range []*pgxpool.Pool{s.direct, s.beats, s.work} {
+	for _, pool := range []*pgxpool.Pool{s.direct, s.beats, s.work, s.rows} {
 		if pool != nil {
-			pool.Close()
+			pool.Close() // more than once does nothing
 		}
 	}
 }
@@ -211,16 +243,18 @@ func (e *SchemaError) Unwrap() error { return e.err }
 func (s *Server) assemble() {
 	cfg := s.opts.Config
 	s.feed = outbox.NewFeed(s.work, s.metrics)
+	s.feed.Fleet = s.fleet
 	s.listener = &outbox.Listener{
-		URL: cfg.DirectURL.Reveal(), Name: "reconciler " + s.name, Off: cfg.Notify == config.NotifyOff, Logger: s.log, Metrics: s.metrics,
+		URL: cfg.DirectURL.Reveal(), Fleet: s.fleet, Name: "reconciler " + s.name, Off: cfg.Notify == config.NotifyOff, Logger: s.log, Metrics: s.metrics,
+		Loops: s.loops,
 	}
 	s.ticker = &outbox.Ticker{
-		URL: cfg.DirectURL.Reveal(), Name: "reconciler " + s.name, Instance: s.instance, Feed: s.feed, Listener: s.listener,
-		Poll: cfg.PollInterval, Peers: s.hasPeers, Logger: s.log, Metrics: s.metrics,
+		URL: cfg.DirectURL.Reveal(), Fleet: s.fleet, Name: "reconciler " + s.name, Instance: s.instance, Feed: s.feed, Listener: s.listener,
+		Poll: cfg.PollInterval, Peers: s.hasPeers, Logger: s.log, Metrics: s.metrics, Loops: s.loops,
 	}
 	s.steward = &outbox.Steward{
-		Pool: s.direct, Instance: s.instance, Feed: s.feed, Catalog: s.catalog,
-		MaxAge: cfg.Retention.MaxAge, MaxRows: cfg.Retention.MaxRows, Wake: s.listener.Wake, Logger: s.log, Metrics: s.metrics,
+		Pool: s.direct, Rows: s.stewardRows(), Instance: s.instance, Feed: s.feed, Catalog: s.catalog,
+		MaxAge: cfg.Retention.MaxAge, MaxRows: cfg.Retention.MaxRows, Wake: s.listener.Wake, Logger: s.log, Metrics: s.metrics, Loops: s.loops,
 	}
 	targets := make([]lease.Target, len(cfg.Targets))
 	for i, t := range cfg.Targets {
@@ -230,7 +264,16 @@ func (s *Server) assemble() {
 	s.leases = lease.New(lease.Config{
 		Pool: s.beats, Instance: s.instance, Name: s.name, Version: s.opts.Version, Targets: targets, Logger: s.log,
 		RunTarget: s.runTarget, RunLeader: s.runLeader, Control: s.listener.Subscribe(outbox.ChannelControl),
+		Loops: s.loops, Silent: s.fleet.Suspect,
 	})
+}
+
+// stewardRows is where the leader reads users' rows: not through a pooler, where it needs a session's transaction.
+func (s *Server) stewardRows() *pgxpool.Pool {
+	if s.rows == s.work {
+		return s.direct
+	}
+	return s.rows
 }
 
 func leaseTarget(t config.Target) lease.Target {
@@ -248,19 +291,8 @@ func leaseTarget(t config.Target) lease.Target {
 func (s *Server) runLeader(ctx context.Context, term int64) error {
 	group, ctx := errgroup.WithContext(ctx)
 	ready := make(chan struct{})
-	group.Go(func() error { return s.ticker.Run(ctx, term, ready) })
-	group.Go(func() error {
-		select {
-		case <-ready: // the steward's first cursor is the leader's first tick
-		case <-ctx.Done():
-			return nil
-		}
-		return s.steward.Run(ctx, term)
-	})
-	group.Go(func() error {
-		s.steward.CountApplies(ctx)
-		return nil
-	})
+	group.Go(func() error { return s.ticker.Keep(ctx, term, ready) })
+	group.Go(func() error { return s.steward.Run(ctx, term, ready) }) // its first cursor is the leader's first tick
 	return group.Wait()
 }
 
@@ -270,7 +302,6 @@ func (s *Server) followCatalog(ctx context.Context) error {
 	defer s.listener.Unsubscribe(outbox.ChannelControl, control)
 	timer := time.NewTimer(catalogEvery)
 	defer timer.Stop()
-	failing := false // and it was said
 	for {
 		select {
 		case <-ctx.Done():
@@ -278,24 +309,36 @@ func (s *Server) followCatalog(ctx context.Context) error {
 		case <-control:
 		case <-timer.C:
 		}
+		pause := catalogEvery
 		_, err := s.catalog.Reload(ctx, s.direct)
-		if err != nil && ctx.Err() == nil && !failing {
-			s.log.Warn("definitions_unreadable", "error", err)
+		if ctx.Err() != nil {
+			return nil
 		}
-		failing = err != nil
-		timer.Reset(catalogEvery)
+		s.loops.Loop(loop.Definitions, "").Done(database.Explain(err))
+		if err != nil {
+			pause = catalogAgain
+		}
+		timer.Reset(pause)
 	}
 }
 
 func (s *Server) hasPeers() bool { return s.leases.Status().Peers > 0 }
 
-// closeDrivers closes what the caller opened, after the last call has returned.
+// closeTimeout is how long drivers have to end what they do beside calls.
+const closeTimeout = 10 * time.Second
+
+// closeDrivers closes what the caller opened, after the last call has returned: all at once, so that one which takes its time
+// takes none of the others'.
 func (s *Server) closeDrivers(ctx context.Context) {
-	closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
+	var closing sync.WaitGroup
 	for name, d := range s.opts.Drivers {
-		if err := d.Close(closeCtx); err != nil {
-			s.log.Warn("driver_not_closed", "target", name, "error", err)
-		}
+		closing.Go(func() {
+			if err := driver.Safely(func() error { return d.Close(ctx) }); err != nil {
+				s.log.Warn("driver_not_closed", "target", name, "error", err)
+			}
+		})
 	}
+	closing.Wait()
 }

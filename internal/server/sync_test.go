@@ -182,6 +182,8 @@ func TestDriftIsRepairedOrReported(t *testing.T) {
 		want := w.fleet(5)
 		eu := newPlace()
 		w.start(named("eu", listing{eu}, func(c *config.Target) { c.SyncMode = config.SyncReport }))
+		w.seen("eu")
+		w.db.Exec(t, `SELECT reconciler.resync('eu')`)
 		eu.eventually(t, want)
 		w.wait()
 		tamper(eu)
@@ -194,6 +196,51 @@ func TestDriftIsRepairedOrReported(t *testing.T) {
 		require.Len(t, after, len(before))
 		require.Equal(t, "1 different, 2 missing, stray orphan", w.text(`SELECT string_agg(key || ' ' || kind, ', ' ORDER BY key) FROM reconciler.drift_found`))
 	})
+}
+
+// slow is a place whose listing ends when it is told to: what it has yielded may be gone by then.
+type slow struct {
+	listing
+
+	began, end chan struct{}
+}
+
+func (l *slow) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	return func(yield func(driver.Listed, error) bool) {
+		for one, err := range l.listing.List(ctx, resource) {
+			if !yield(one, err) {
+				return
+			}
+		}
+		l.began <- struct{}{}
+		<-l.end
+	}
+}
+
+// An object that an ordinary delete removes between the listing and the look at the ledger is no orphan; one that the
+// target still has is.
+func TestF97_ADeleteDuringTheListingIsNoDrift(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(5)
+	eu := &slow{listing: listing{newPlace()}, began: make(chan struct{}, 100), end: make(chan struct{}, 100)}
+	eu.end <- struct{}{} // of the first sync
+	w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.wait()
+	<-eu.began
+	w.settled("0", `SELECT count(*)::text FROM reconciler.sync_runs WHERE state <> 'complete'`)
+
+	eu.put("app/stray", `"nobody wants me"`)
+	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
+	<-eu.began
+	w.db.Exec(t, `DELETE FROM apps WHERE id IN (2, 4)`)
+	delete(want, "app/2")
+	delete(want, "app/4")
+	w.settled("3", `SELECT count(*)::text FROM reconciler.ledger`)
+	close(eu.end)
+	w.settled("complete resync rows=3 upserts=0 tombstones=0 drifted=1 held=0", lastSync)
+	eu.eventually(t, want)
 }
 
 // flaky is a target whose listing breaks off.
@@ -310,6 +357,28 @@ func TestGuardHoldsMassDeletes(t *testing.T) {
 			require.Equal(t, fmt.Sprint(len(want)), w.text(`SELECT count(*)::text FROM reconciler.ledger`), "I7: a ledger row leaves when the object is gone")
 		})
 	}
+}
+
+// I6, F11: deletes that a former owner's guard let pass within the window count for the next one.
+func TestF11_GuardCountsOnAfterARestart(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(20)
+	eu := newPlace()
+	limited := func(c *config.Target) { quick(c); c.Guard.MaxDeletes = new(5) }
+	for restarts := range 3 {
+		p := w.start(named("eu", eu, limited))
+		w.converged()
+		w.db.Exec(t, `DELETE FROM apps WHERE id <= $1`, min(5, 2*(restarts+1)))
+		w.converged()
+		p.stop(t)
+	}
+	w.start(named("eu", eu, limited))
+	w.db.Exec(t, `DELETE FROM apps WHERE id <= 6`)
+	w.settled("1", `SELECT held::text FROM reconciler.status WHERE target = 'eu'`)
+	require.Len(t, eu.have(), 15)
+	w.db.Exec(t, `SELECT reconciler.approve('eu')`)
+	w.converged()
 }
 
 // C47: the rows come back, and the hold is over without a call.

@@ -10,7 +10,9 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/apply"
 	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
 	"github.com/pgreconciler/reconciler/internal/sync"
@@ -20,6 +22,8 @@ const (
 	// successorPatience is how long a process tries to ask the next owner of a target for a sync.
 	successorPatience = 10 * time.Second
 	successorRetry    = 200 * time.Millisecond
+	// turnsAgain is the pause after it could not be read whose turn it is.
+	turnsAgain = 2 * time.Second
 )
 
 // runTarget is lease.Config.RunTarget: the apply side, the syncs, and an ear for commands.
@@ -48,7 +52,7 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 	group, work := errgroup.WithContext(ctx)
 	group.Go(func() error { return owner.Run(work) })
 	group.Go(func() error { return runner.Run(work) })
-	group.Go(func() error { return steer(work, grant, owner, control) })
+	group.Go(func() error { return s.steer(work, grant, owner, control) })
 	err := group.Wait()
 	if owner.Overran() {
 		s.askSuccessor(ctx, runner, log)
@@ -83,22 +87,23 @@ func (*Server) askSuccessor(ctx context.Context, runner *sync.Runner, log *slog.
 
 func (s *Server) applyConfig(t config.Target, grant *lease.Grant) apply.Config {
 	return apply.Config{
-		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Feed: s.feed, Catalog: s.catalog,
+		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Rows: s.rows, Feed: s.feed, Catalog: s.catalog,
 		Concurrency: t.Concurrency, Timeout: t.Timeout, Rate: t.Rate, Backoff: apply.Backoff{Min: t.Backoff.Min, Max: t.Backoff.Max},
-		Guard: t.Guard.Limits(), Memory: s.memory, Logger: s.log, Metrics: s.metrics, Observe: s.opts.Events,
+		Guard: t.Guard.Limits(), Memory: s.memory, Logger: s.log, Metrics: s.metrics, Loops: s.loops, Observe: s.opts.Events,
 	}
 }
 
 func (s *Server) syncConfig(t config.Target, grant *lease.Grant, owner *apply.Owner, control <-chan struct{}) sync.Config {
 	return sync.Config{
-		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Catalog: s.catalog, Owner: owner,
-		Interval: t.SyncInterval, Mode: string(t.SyncMode), Timeout: t.Timeout, Control: control, Logger: s.log, Metrics: s.metrics,
+		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Rows: s.rows, Catalog: s.catalog, Owner: owner,
+		Interval: t.SyncInterval, Mode: string(t.SyncMode), Timeout: t.Timeout, Control: control, Logger: s.log, Metrics: s.metrics, Loops: s.loops,
 		Complete: func() { s.setSynced(t.Name, true) },
 	}
 }
 
 // steer tells the owner of commands, until the grant drains.
-func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control <-chan struct{}) error {
+func (s *Server) steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control <-chan struct{}) error {
+	entry := s.loops.Loop(loop.Steer, grant.Target)
 	timer := time.NewTimer(steerEvery)
 	defer timer.Stop()
 	for {
@@ -114,8 +119,10 @@ func steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control 
 			if ctx.Err() != nil {
 				return nil
 			}
+			entry.Failed(database.Explain(err))
 			return err
 		}
+		entry.Succeeded()
 		timer.Reset(steerEvery)
 	}
 }
@@ -136,19 +143,25 @@ func (s *Server) setOwner(target int32, owner *apply.Owner) {
 func (s *Server) watchTurns(ctx context.Context) error {
 	turn := s.listener.Subscribe(outbox.ChannelTurn)
 	defer s.listener.Unsubscribe(outbox.ChannelTurn, turn)
-	failing := false // and it was said
+	entry := s.loops.Loop(loop.Turns, "")
+	var again <-chan time.Time // after a failure: nobody may call any more
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-turn:
+		case <-again:
 		}
 		rows, err := store.New(s.work).TargetsWithTurn(ctx, s.instance)
-		if err != nil && ctx.Err() == nil && !failing {
-			s.log.Warn("turns_unreadable", "error", err, "effect", "every target asks for its turn in applies by itself")
+		if ctx.Err() != nil {
+			return nil
 		}
-		failing = err != nil
-		s.tellTurns(rows, failing)
+		entry.Done(database.Explain(err))
+		again = nil
+		if err != nil {
+			again = time.After(turnsAgain)
+		}
+		s.tellTurns(rows, err != nil) // then every target asks by itself
 	}
 }
 

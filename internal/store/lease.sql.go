@@ -7,15 +7,13 @@ package store
 
 import (
 	"context"
-
 	"time"
 )
 
 const instanceRegister = `-- name: InstanceRegister :exec
-INSERT INTO reconciler.instances (id, name, version, targets)
-VALUES ($1::uuid, $2::text, $3::text, $4::text[])
-ON CONFLICT (id) DO UPDATE SET name = excluded.name, version = excluded.version, targets = excluded.targets,
-    started_at = clock_timestamp(), seen_at = clock_timestamp()
+INSERT INTO reconciler.instances (id, name, version, targets, options)
+VALUES ($1::uuid, $2::text, $3::text, $4::text[], $5::text[])
+ON CONFLICT (id) DO UPDATE SET name = excluded.name, version = excluded.version, targets = excluded.targets, options = excluded.options, started_at = clock_timestamp()
 `
 
 type InstanceRegisterParams struct {
@@ -23,6 +21,7 @@ type InstanceRegisterParams struct {
 	Name    string
 	Version string
 	Targets []string
+	Options []string
 }
 
 func (q *Queries) InstanceRegister(ctx context.Context, arg InstanceRegisterParams) error {
@@ -31,12 +30,14 @@ func (q *Queries) InstanceRegister(ctx context.Context, arg InstanceRegisterPara
 		arg.Name,
 		arg.Version,
 		arg.Targets,
+		arg.Options,
 	)
 	return err
 }
 
 const instanceRemove = `-- name: InstanceRemove :exec
-WITH removed AS (DELETE FROM reconciler.instances WHERE id = $1::uuid RETURNING id)
+WITH removed AS (DELETE FROM reconciler.instances WHERE id = $1::uuid RETURNING id),
+     silent AS (DELETE FROM reconciler.heartbeats WHERE instance = $1::uuid)
 SELECT pg_notify('reconciler_control', '')::text AS told FROM removed
 `
 
@@ -46,24 +47,58 @@ func (q *Queries) InstanceRemove(ctx context.Context, id string) error {
 	return err
 }
 
+const instancesForget = `-- name: InstancesForget :exec
+WITH silent AS (
+    SELECT unnest($1::uuid[]) AS id, unnest($2::bigint[]) AS beat
+), gone AS (
+    DELETE FROM reconciler.instances WHERE id IN (
+        SELECT i.id FROM reconciler.instances i JOIN silent s ON s.id = i.id CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b
+        WHERE coalesce(b.beat, 0) = s.beat
+        FOR UPDATE OF i SKIP LOCKED)
+    RETURNING id
+)
+DELETE FROM reconciler.heartbeats h USING gone WHERE h.instance = gone.id
+`
+
+type InstancesForgetParams struct {
+	Ids   []string
+	Beats []int64
+}
+
+// Removes processes that this one has not heard of for long. One that has sent a heartbeat meanwhile stays.
+func (q *Queries) InstancesForget(ctx context.Context, arg InstancesForgetParams) error {
+	_, err := q.db.Exec(ctx, instancesForget, arg.Ids, arg.Beats)
+	return err
+}
+
 const leaderAcquire = `-- name: LeaderAcquire :many
 UPDATE reconciler.leases l
-SET owner = $1::uuid, term = l.term + 1, lease_until = clock_timestamp() + $2::interval
+SET owner = $1::uuid, term = l.term + 1, lease_ttl = $2::interval
 WHERE l.name IN (
     SELECT f.name FROM reconciler.leases f
-    WHERE f.name = 'tick' AND (f.owner IS NULL OR f.lease_until <= clock_timestamp() OR f.owner = $1::uuid)
+    WHERE f.name = 'tick' AND (f.owner IS NULL OR f.owner = $1::uuid
+        OR reconciler.unrenewed(f.owner, f.term, $3::text, $4::bigint, $5::bigint))
     FOR NO KEY UPDATE SKIP LOCKED)
 RETURNING l.term
 `
 
 type LeaderAcquireParams struct {
-	Instance string
-	Ttl      time.Duration
+	Instance  string
+	Ttl       time.Duration
+	SeenOwner string
+	SeenTerm  int64
+	SeenBeat  int64
 }
 
 // No row: somebody else leads, or is just taking over.
 func (q *Queries) LeaderAcquire(ctx context.Context, arg LeaderAcquireParams) ([]int64, error) {
-	rows, err := q.db.Query(ctx, leaderAcquire, arg.Instance, arg.Ttl)
+	rows, err := q.db.Query(ctx, leaderAcquire,
+		arg.Instance,
+		arg.Ttl,
+		arg.SeenOwner,
+		arg.SeenTerm,
+		arg.SeenBeat,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -82,9 +117,27 @@ func (q *Queries) LeaderAcquire(ctx context.Context, arg LeaderAcquireParams) ([
 	return items, nil
 }
 
+const leaderDisown = `-- name: LeaderDisown :exec
+UPDATE reconciler.leases SET lease_ttl = '0'
+WHERE name IN (
+    SELECT l.name FROM reconciler.leases l
+    WHERE l.name = 'tick' AND l.owner = $1::uuid AND l.term = $2::bigint
+    FOR NO KEY UPDATE SKIP LOCKED)
+`
+
+type LeaderDisownParams struct {
+	Instance string
+	Term     int64
+}
+
+func (q *Queries) LeaderDisown(ctx context.Context, arg LeaderDisownParams) error {
+	_, err := q.db.Exec(ctx, leaderDisown, arg.Instance, arg.Term)
+	return err
+}
+
 const leaderRelease = `-- name: LeaderRelease :many
 WITH released AS (
-    UPDATE reconciler.leases SET owner = NULL, lease_until = NULL
+    UPDATE reconciler.leases SET owner = NULL
     WHERE name IN (
         SELECT l.name FROM reconciler.leases l
         WHERE l.name = 'tick' AND l.owner = $1::uuid AND l.term = $2::bigint
@@ -124,63 +177,23 @@ func (q *Queries) LeaderRelease(ctx context.Context, arg LeaderReleaseParams) ([
 	return items, nil
 }
 
-const leaderRenew = `-- name: LeaderRenew :execrows
-UPDATE reconciler.leases SET lease_until = clock_timestamp() + $1::interval
-WHERE name = 'tick' AND owner = $2::uuid AND term = $3::bigint
-`
-
-type LeaderRenewParams struct {
-	Ttl      time.Duration
-	Instance string
-	Term     int64
-}
-
-func (q *Queries) LeaderRenew(ctx context.Context, arg LeaderRenewParams) (int64, error) {
-	result, err := q.db.Exec(ctx, leaderRenew, arg.Ttl, arg.Instance, arg.Term)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const leaseHeartbeat = `-- name: LeaseHeartbeat :many
-WITH me AS (
-    INSERT INTO reconciler.instances (id, name, version, targets)
-    VALUES ($1::uuid, $2::text, $3::text, $4::text[])
-    ON CONFLICT (id) DO UPDATE SET seen_at = clock_timestamp(), targets = excluded.targets
-), gone AS (
-    DELETE FROM reconciler.instances WHERE id IN (
-        SELECT i.id FROM reconciler.instances i
-        WHERE i.seen_at < clock_timestamp() - $5::interval AND i.id <> $1::uuid
-        FOR UPDATE SKIP LOCKED)
-), held AS (
-    SELECT unnest($6::text[]) AS name, unnest($7::bigint[]) AS term,
-           unnest($8::interval[]) AS ttl
-), locked AS (
-    SELECT t.id, h.ttl FROM reconciler.targets t JOIN held h ON h.name = t.name AND h.term = t.term
-    WHERE t.owner = $1::uuid
-    FOR NO KEY UPDATE OF t SKIP LOCKED
-), renewed AS (
-    UPDATE reconciler.targets t SET lease_until = clock_timestamp() + l.ttl FROM locked l WHERE t.id = l.id RETURNING t.id
-), led AS (
-    UPDATE reconciler.leases SET lease_until = clock_timestamp() + $9::interval
-    WHERE name IN (
-        SELECT l.name FROM reconciler.leases l
-        WHERE l.name = 'tick' AND l.owner = $1::uuid AND l.term = $10::bigint
-        FOR NO KEY UPDATE SKIP LOCKED)
-    RETURNING name
+WITH sent AS MATERIALIZED (
+    SELECT reconciler.beat($1::uuid, $2::text, $3::text, $4::text[],
+                           $5::bigint, $6::bigint)::text AS done
 )
-SELECT 'target'::text AS kind, t.name::text AS name, coalesce(t.owner::text, '')::text AS instance, t.term::bigint AS term,
-       EXISTS (SELECT FROM renewed r WHERE r.id = t.id)::boolean AS renewed, t.configured::boolean AS configured,
-       coalesce(t.lease_until - clock_timestamp(), '0')::interval AS remaining, '{}'::text[] AS targets
-FROM reconciler.targets t WHERE t.configured OR t.name = ANY ($11::text[])
+SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
+       '0'::interval AS ttl, 0::bigint AS beat, clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
+FROM sent
 UNION ALL
-SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, EXISTS (SELECT FROM led), true,
-       coalesce(l.lease_until - clock_timestamp(), '0')::interval, '{}'
+SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}'
+FROM reconciler.targets t WHERE t.configured OR t.name = ANY ($7::text[])
+UNION ALL
+SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, true, l.lease_ttl, 0, 'epoch', '{}'
 FROM reconciler.leases l WHERE l.name = 'tick'
 UNION ALL
-SELECT 'instance', i.name, i.id::text, 0, false, true, (i.seen_at + $12::interval - clock_timestamp())::interval, i.targets
-FROM reconciler.instances i
+SELECT 'instance', i.name, i.id::text, 0, true, '0', coalesce(b.beat, 0), coalesce(b.at, i.started_at), i.targets
+FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b
 `
 
 type LeaseHeartbeatParams struct {
@@ -188,14 +201,9 @@ type LeaseHeartbeatParams struct {
 	InstanceName string
 	Version      string
 	Listed       []string
-	GoneAfter    time.Duration
-	HeldNames    []string
-	HeldTerms    []int64
-	HeldTtls     []time.Duration
-	LeaderTtl    time.Duration
-	LeaderTerm   int64
+	Beat         int64
+	Answered     int64
 	Names        []string
-	LiveWithin   time.Duration
 }
 
 type LeaseHeartbeatRow struct {
@@ -203,32 +211,25 @@ type LeaseHeartbeatRow struct {
 	Name       string
 	Instance   string
 	Term       int64
-	Renewed    bool
 	Configured bool
-	Remaining  time.Duration
+	Ttl        time.Duration
+	Beat       int64
+	At         time.Time
 	Targets    []string
 }
 
-// The whole heartbeat in one statement: this process is seen, its leases are renewed, dead processes are removed, and
-// everything that the sharing out needs is read, as of the beginning of the statement. Time is the server's
-// clock_timestamp(), here as everywhere: now() stands still in a transaction, and the clock of a client may be wrong.
-// Locked rows are skipped: one that somebody holds (a person's open transaction with pause(), say) must not hold up the
-// others. A row with renewed = false that still names this process was locked. remaining is how long the lease still
-// lives, or the process still counts as live.
+// The whole heartbeat in one statement: this process is seen, everything that it owns is renewed, and what the sharing out
+// needs is read, as of the beginning of the statement. It waits for nobody's lock. Times are the server's clock_timestamp():
+// now() stands still in a transaction. They only serve to see how that clock runs beside the one of this process.
 func (q *Queries) LeaseHeartbeat(ctx context.Context, arg LeaseHeartbeatParams) ([]LeaseHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, leaseHeartbeat,
 		arg.Instance,
 		arg.InstanceName,
 		arg.Version,
 		arg.Listed,
-		arg.GoneAfter,
-		arg.HeldNames,
-		arg.HeldTerms,
-		arg.HeldTtls,
-		arg.LeaderTtl,
-		arg.LeaderTerm,
+		arg.Beat,
+		arg.Answered,
 		arg.Names,
-		arg.LiveWithin,
 	)
 	if err != nil {
 		return nil, err
@@ -242,9 +243,10 @@ func (q *Queries) LeaseHeartbeat(ctx context.Context, arg LeaseHeartbeatParams) 
 			&i.Name,
 			&i.Instance,
 			&i.Term,
-			&i.Renewed,
 			&i.Configured,
-			&i.Remaining,
+			&i.Ttl,
+			&i.Beat,
+			&i.At,
 			&i.Targets,
 		); err != nil {
 			return nil, err
@@ -255,16 +257,6 @@ func (q *Queries) LeaseHeartbeat(ctx context.Context, arg LeaseHeartbeatParams) 
 		return nil, err
 	}
 	return items, nil
-}
-
-const lockTimeoutSet = `-- name: LockTimeoutSet :exec
-SELECT set_config('lock_timeout', $1::bigint::text, true)::text AS value
-`
-
-// For the transaction it runs in.
-func (q *Queries) LockTimeoutSet(ctx context.Context, milliseconds int64) error {
-	_, err := q.db.Exec(ctx, lockTimeoutSet, milliseconds)
-	return err
 }
 
 const targetFence = `-- name: TargetFence :exec
@@ -283,53 +275,28 @@ func (q *Queries) TargetFence(ctx context.Context, arg TargetFenceParams) error 
 	return err
 }
 
-const targetRenew = `-- name: TargetRenew :execrows
-UPDATE reconciler.targets SET lease_until = clock_timestamp() + $1::interval
-WHERE name = $2::text AND owner = $3::uuid AND term = $4::bigint
-`
-
-type TargetRenewParams struct {
-	Ttl      time.Duration
-	Name     string
-	Instance string
-	Term     int64
-}
-
-// Unlike the heartbeat it waits for the row: the owner's own ledger writes may hold it most of the time.
-func (q *Queries) TargetRenew(ctx context.Context, arg TargetRenewParams) (int64, error) {
-	result, err := q.db.Exec(ctx, targetRenew,
-		arg.Ttl,
-		arg.Name,
-		arg.Instance,
-		arg.Term,
-	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
-}
-
 const targetsAcquire = `-- name: TargetsAcquire :many
 WITH asked AS (
-    SELECT unnest($1::text[]) AS name, unnest($2::text[]) AS fingerprint, unnest($3::interval[]) AS ttl
+    SELECT unnest($1::text[]) AS name, unnest($2::text[]) AS fingerprint, unnest($3::interval[]) AS ttl,
+           unnest($4::text[]) AS seen_owner, unnest($5::bigint[]) AS seen_term, unnest($6::bigint[]) AS seen_beat
 ), locked AS (
     SELECT t.id, a.fingerprint, a.ttl, t.options_fingerprint AS before
     FROM reconciler.targets t JOIN asked a ON a.name = t.name
-    WHERE t.owner IS NULL OR t.lease_until <= clock_timestamp() OR t.owner = $4::uuid
+    WHERE t.owner IS NULL OR t.owner = $7::uuid OR reconciler.unrenewed(t.owner, t.term, a.seen_owner, a.seen_term, a.seen_beat)
     FOR NO KEY UPDATE OF t SKIP LOCKED
 ), taken AS (
     UPDATE reconciler.targets t
-    SET owner = $4::uuid, term = t.term + 1, lease_until = clock_timestamp() + l.ttl,
+    SET owner = $7::uuid, term = t.term + 1, lease_ttl = l.ttl,
         clean = t.clean AND t.owner IS NULL, options_fingerprint = l.fingerprint
     FROM locked l WHERE t.id = l.id
-    RETURNING t.id, t.name, t.term, t.clean, t.cursor_revision, coalesce(l.before <> l.fingerprint, false) AS changed
+    RETURNING t.id, t.name, t.term, t.clean, coalesce(l.before <> l.fingerprint, false) AS changed
 ), synced AS (
     INSERT INTO reconciler.sync_runs (target_id, reason, verify)
     SELECT taken.id, 'options changed', true FROM taken WHERE taken.changed
     ON CONFLICT (target_id, (coalesce(resource_id, 0))) WHERE state = 'requested' DO UPDATE SET verify = true
 )
 SELECT taken.id::int AS id, taken.name::text AS name, taken.term::bigint AS term, taken.clean::boolean AS clean,
-       (taken.cursor_revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed
+       ((reconciler.cursor_of(taken.id)).revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed
 FROM taken ORDER BY taken.name
 `
 
@@ -337,6 +304,9 @@ type TargetsAcquireParams struct {
 	Names        []string
 	Fingerprints []string
 	Ttls         []time.Duration
+	SeenOwners   []string
+	SeenTerms    []int64
+	SeenBeats    []int64
 	Instance     string
 }
 
@@ -349,14 +319,17 @@ type TargetsAcquireRow struct {
 	OptionsChanged bool
 }
 
-// Takes the targets that nobody owns any more, or that this process itself owned in an earlier run. Each gets a new
-// term. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
+// Takes the targets that nobody owns, that this process itself owned in an earlier run, and those whose lease has expired:
+// the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
 // a verifying sync; it is asked for here, so that a crash right after this does not forget it.
 func (q *Queries) TargetsAcquire(ctx context.Context, arg TargetsAcquireParams) ([]TargetsAcquireRow, error) {
 	rows, err := q.db.Query(ctx, targetsAcquire,
 		arg.Names,
 		arg.Fingerprints,
 		arg.Ttls,
+		arg.SeenOwners,
+		arg.SeenTerms,
+		arg.SeenBeats,
 		arg.Instance,
 	)
 	if err != nil {
@@ -415,21 +388,23 @@ func (q *Queries) TargetsConfigure(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
-const targetsDescribe = `-- name: TargetsDescribe :exec
+const targetsDescribe = `-- name: TargetsDescribe :one
 WITH said AS (
     SELECT u.name, u.driver, nullif(u.max_deletes, -1) AS max_deletes, nullif(u.max_fraction, -1) AS max_fraction
     FROM (SELECT unnest($1::text[]) AS name, unnest($2::text[]) AS driver,
                  unnest($3::bigint[]) AS max_deletes, unnest($4::float8[]) AS max_fraction) AS u
-), locked AS (
+), other AS (
     SELECT t.id, s.driver, s.max_deletes, s.max_fraction
     FROM reconciler.targets t JOIN said s ON s.name = t.name
     WHERE NOT t.configured OR t.driver IS DISTINCT FROM s.driver
        OR t.max_deletes IS DISTINCT FROM s.max_deletes OR t.max_fraction IS DISTINCT FROM s.max_fraction
-    ORDER BY t.name FOR NO KEY UPDATE OF t
+), written AS (
+    UPDATE reconciler.targets t
+    SET configured = true, driver = o.driver, max_deletes = o.max_deletes, max_fraction = o.max_fraction
+    FROM other o WHERE t.id = o.id AND t.id IN (SELECT f.id FROM reconciler.targets f JOIN other USING (id) FOR NO KEY UPDATE OF f SKIP LOCKED)
+    RETURNING t.id
 )
-UPDATE reconciler.targets t
-SET configured = true, driver = l.driver, max_deletes = l.max_deletes, max_fraction = l.max_fraction
-FROM locked l WHERE t.id = l.id
+SELECT ((SELECT count(*) FROM other) - (SELECT count(*) FROM written))::bigint AS locked
 `
 
 type TargetsDescribeParams struct {
@@ -439,15 +414,63 @@ type TargetsDescribeParams struct {
 	MaxFractions []float64
 }
 
-// Writes what the config says where the row says otherwise. -1 stands for no limit.
-func (q *Queries) TargetsDescribe(ctx context.Context, arg TargetsDescribeParams) error {
-	_, err := q.db.Exec(ctx, targetsDescribe,
+// Writes what the config says where the row says otherwise. -1 stands for no limit. It returns how many rows are locked by
+// somebody, and have to be written later.
+func (q *Queries) TargetsDescribe(ctx context.Context, arg TargetsDescribeParams) (int64, error) {
+	row := q.db.QueryRow(ctx, targetsDescribe,
 		arg.Names,
 		arg.Drivers,
 		arg.MaxDeletes,
 		arg.MaxFractions,
 	)
-	return err
+	var locked int64
+	err := row.Scan(&locked)
+	return locked, err
+}
+
+const targetsDisown = `-- name: TargetsDisown :many
+WITH given AS (
+    SELECT unnest($1::text[]) AS name, unnest($2::bigint[]) AS term
+), locked AS (
+    SELECT t.id FROM reconciler.targets t JOIN given g ON g.name = t.name AND g.term = t.term
+    WHERE t.owner = $3::uuid
+    FOR NO KEY UPDATE OF t SKIP LOCKED
+), ended AS (
+    UPDATE reconciler.targets t SET lease_ttl = '0' FROM locked l WHERE t.id = l.id RETURNING t.name
+)
+SELECT ended.name::text AS name, pg_notify('reconciler_control', '')::text AS told FROM ended
+`
+
+type TargetsDisownParams struct {
+	Names    []string
+	Terms    []int64
+	Instance string
+}
+
+type TargetsDisownRow struct {
+	Name string
+	Told string
+}
+
+// Leases that this process owns and does not hold end now: its heartbeats do not renew them any more.
+func (q *Queries) TargetsDisown(ctx context.Context, arg TargetsDisownParams) ([]TargetsDisownRow, error) {
+	rows, err := q.db.Query(ctx, targetsDisown, arg.Names, arg.Terms, arg.Instance)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TargetsDisownRow
+	for rows.Next() {
+		var i TargetsDisownRow
+		if err := rows.Scan(&i.Name, &i.Told); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const targetsInsert = `-- name: TargetsInsert :exec
@@ -472,7 +495,7 @@ WITH given AS (
     WHERE t.owner = $4::uuid
     FOR NO KEY UPDATE OF t SKIP LOCKED
 ), released AS (
-    UPDATE reconciler.targets t SET owner = NULL, lease_until = NULL, clean = t.clean AND l.clean
+    UPDATE reconciler.targets t SET owner = NULL, clean = t.clean AND l.clean
     FROM locked l WHERE t.id = l.id RETURNING t.name
 )
 SELECT released.name::text AS name, pg_notify('reconciler_control', '')::text AS told FROM released
@@ -517,22 +540,39 @@ func (q *Queries) TargetsRelease(ctx context.Context, arg TargetsReleaseParams) 
 }
 
 const targetsUnconfigure = `-- name: TargetsUnconfigure :many
-UPDATE reconciler.targets t
-SET configured = false, cursor_revision = NULL, cursor_snapshot = NULL,
-    batch_revision = NULL, batch_snapshot = NULL, batch_xid = NULL, batch_seq = NULL
-WHERE t.id IN (
-    SELECT f.id FROM reconciler.targets f
-    WHERE f.configured AND f.name = ANY ($1::text[])
-      AND (f.owner IS NULL OR f.lease_until <= clock_timestamp())
-      AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE f.name = ANY (i.targets))
-    FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING t.name
+WITH asked AS (
+    SELECT unnest($1::text[]) AS name, unnest($2::text[]) AS seen_owner,
+           unnest($3::bigint[]) AS seen_term, unnest($4::bigint[]) AS seen_beat
+), unlisted AS (
+    UPDATE reconciler.targets t SET configured = false
+    WHERE t.id IN (
+        SELECT f.id FROM reconciler.targets f JOIN asked a ON a.name = f.name
+        WHERE f.configured AND (f.owner IS NULL OR reconciler.unrenewed(f.owner, f.term, a.seen_owner, a.seen_term, a.seen_beat))
+          AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE f.name = ANY (i.targets))
+        FOR NO KEY UPDATE OF f SKIP LOCKED)
+    RETURNING t.id, t.name
+), forgotten AS (
+    DELETE FROM reconciler.cursors c USING unlisted u WHERE c.consumer = u.id
+)
+SELECT unlisted.name::text AS name FROM unlisted
 `
+
+type TargetsUnconfigureParams struct {
+	Names      []string
+	SeenOwners []string
+	SeenTerms  []int64
+	SeenBeats  []int64
+}
 
 // Retention stops caring for these targets; their ledger rows stay. Never while somebody owns the target: its owner
 // reads on from a cursor in memory, and the outbox rows behind it must not go.
-func (q *Queries) TargetsUnconfigure(ctx context.Context, names []string) ([]string, error) {
-	rows, err := q.db.Query(ctx, targetsUnconfigure, names)
+func (q *Queries) TargetsUnconfigure(ctx context.Context, arg TargetsUnconfigureParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, targetsUnconfigure,
+		arg.Names,
+		arg.SeenOwners,
+		arg.SeenTerms,
+		arg.SeenBeats,
+	)
 	if err != nil {
 		return nil, err
 	}

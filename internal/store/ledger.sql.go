@@ -10,6 +10,61 @@ import (
 	"time"
 )
 
+const guardPasses = `-- name: GuardPasses :many
+SELECT extract(epoch FROM clock_timestamp() - p.at)::float8 AS age, p.deletes, p.objects FROM reconciler.guard_passes p
+WHERE p.target_id = $1::int AND p.at > clock_timestamp() - make_interval(secs => $2::float8) ORDER BY p.at
+`
+
+type GuardPassesParams struct {
+	TargetID    int32
+	GuardWindow float64
+}
+
+type GuardPassesRow struct {
+	Age     float64
+	Deletes int64
+	Objects int64
+}
+
+// Deletes that former owners' guards let pass within the window, oldest first.
+func (q *Queries) GuardPasses(ctx context.Context, arg GuardPassesParams) ([]GuardPassesRow, error) {
+	rows, err := q.db.Query(ctx, guardPasses, arg.TargetID, arg.GuardWindow)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []GuardPassesRow
+	for rows.Next() {
+		var i GuardPassesRow
+		if err := rows.Scan(&i.Age, &i.Deletes, &i.Objects); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const home = `-- name: Home :one
+SELECT id::text AS id, coalesce(system_identifier::text, '')::text AS system, current_database()::text AS database FROM reconciler.settings
+`
+
+type HomeRow struct {
+	ID       string
+	System   string
+	Database string
+}
+
+// Which installation this is, as targets are told.
+func (q *Queries) Home(ctx context.Context) (HomeRow, error) {
+	row := q.db.QueryRow(ctx, home)
+	var i HomeRow
+	err := row.Scan(&i.ID, &i.System, &i.Database)
+	return i, err
+}
+
 const ledgerDue = `-- name: LedgerDue :many
 (SELECT resource_id, key, 0::float8 AS seconds FROM reconciler.ledger
 WHERE target_id = $1::int AND state IN ('pending', 'failing') AND next_attempt_at <= statement_timestamp()
@@ -105,35 +160,6 @@ func (q *Queries) LedgerTakeOver(ctx context.Context, targetID int32) (int64, er
 	return result.RowsAffected(), nil
 }
 
-const ledgerUnknown = `-- name: LedgerUnknown :one
-SELECT reconciler.record_unknown($1::int, $2::uuid, $3::bigint,
-    $4::int, $5::text[], $6::interval)
-`
-
-type LedgerUnknownParams struct {
-	TargetID   int32
-	Owner      string
-	Term       int64
-	ResourceID int32
-	Keys       []string
-	Patience   time.Duration
-}
-
-// Objects that a sync is about to call for the first time get their row before it does.
-func (q *Queries) LedgerUnknown(ctx context.Context, arg LedgerUnknownParams) (int64, error) {
-	row := q.db.QueryRow(ctx, ledgerUnknown,
-		arg.TargetID,
-		arg.Owner,
-		arg.Term,
-		arg.ResourceID,
-		arg.Keys,
-		arg.Patience,
-	)
-	var record_unknown int64
-	err := row.Scan(&record_unknown)
-	return record_unknown, err
-}
-
 const parkedCount = `-- name: ParkedCount :one
 SELECT count(*) FROM reconciler.ledger WHERE target_id = $1::int AND state = 'held' AND held_by = $2::text
 `
@@ -151,15 +177,19 @@ func (q *Queries) ParkedCount(ctx context.Context, arg ParkedCountParams) (int64
 }
 
 const parkedDecide = `-- name: ParkedDecide :one
-SELECT reconciler.decide_parked($1::int, $2::uuid, $3::bigint, $4::text, $5::boolean)::bigint AS decided
+SELECT reconciler.decide_parked($1::int, $2::uuid, $3::bigint, $4::text, $5::boolean,
+    $6::boolean, $7::bigint, $8::float8)::bigint AS decided
 `
 
 type ParkedDecideParams struct {
-	TargetID int32
-	Owner    string
-	Term     int64
-	ParkedBy string
-	Allow    bool
+	TargetID    int32
+	Owner       string
+	Term        int64
+	ParkedBy    string
+	Allow       bool
+	Counted     bool
+	Objects     int64
+	GuardWindow float64
 }
 
 func (q *Queries) ParkedDecide(ctx context.Context, arg ParkedDecideParams) (int64, error) {
@@ -169,6 +199,9 @@ func (q *Queries) ParkedDecide(ctx context.Context, arg ParkedDecideParams) (int
 		arg.Term,
 		arg.ParkedBy,
 		arg.Allow,
+		arg.Counted,
+		arg.Objects,
+		arg.GuardWindow,
 	)
 	var decided int64
 	err := row.Scan(&decided)
@@ -182,7 +215,8 @@ SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
     $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
     $18::boolean[], $19::text[], $20::int[], $21::text[],
     $22::bigint, $23::text, $24::bigint, $25::text,
-    $26::text, $27::bigint, $28::boolean)
+    $26::text, $27::bigint, $28::boolean,
+    $29::bigint, $30::bigint, $31::float8)
 `
 
 type SettleParams struct {
@@ -214,6 +248,9 @@ type SettleParams struct {
 	BatchXid         string
 	BatchSeq         int64
 	CountGuard       bool
+	Passed           int64
+	PassedOf         int64
+	GuardWindow      float64
 }
 
 func (q *Queries) Settle(ctx context.Context, arg SettleParams) error {
@@ -246,6 +283,9 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) error {
 		arg.BatchXid,
 		arg.BatchSeq,
 		arg.CountGuard,
+		arg.Passed,
+		arg.PassedOf,
+		arg.GuardWindow,
 	)
 	return err
 }
@@ -257,9 +297,10 @@ SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (S
     $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
     $18::boolean[], $19::text[], $20::int[], $21::text[],
     $22::bigint, $23::text, $24::bigint, $25::text,
-    $26::text, $27::bigint, $28::boolean) AS ledger,
-  reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $29::bigint[],
-    $30::int[], $31::text[], $32::text[], $33::text[]) AS settled OFFSET 0) AS w
+    $26::text, $27::bigint, $28::boolean,
+    $29::bigint, $30::bigint, $31::float8) AS ledger,
+  reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $32::bigint[],
+    $33::int[], $34::text[], $35::text[], $36::text[]) AS settled OFFSET 0) AS w
 `
 
 type SettleTasksParams struct {
@@ -291,6 +332,9 @@ type SettleTasksParams struct {
 	BatchXid         string
 	BatchSeq         int64
 	CountGuard       bool
+	Passed           int64
+	PassedOf         int64
+	GuardWindow      float64
 	TaskOperationIds []int64
 	TaskResourceIds  []int32
 	TaskKeys         []string
@@ -335,6 +379,9 @@ func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) (Settl
 		arg.BatchXid,
 		arg.BatchSeq,
 		arg.CountGuard,
+		arg.Passed,
+		arg.PassedOf,
+		arg.GuardWindow,
 		arg.TaskOperationIds,
 		arg.TaskResourceIds,
 		arg.TaskKeys,
@@ -480,11 +527,11 @@ func (q *Queries) TargetHealthWanted(ctx context.Context, targetID int32) (Targe
 }
 
 const targetLoad = `-- name: TargetLoad :one
-SELECT id, name, (paused_at IS NOT NULL)::boolean AS paused, draining, clean, coalesce(guard_deletes, 0)::bigint AS guard_deletes,
-    coalesce(cursor_revision, 0)::bigint AS cursor_revision, coalesce(cursor_snapshot::text, '')::text AS cursor_snapshot,
-    coalesce(batch_revision, 0)::bigint AS batch_revision, coalesce(batch_snapshot::text, '')::text AS batch_snapshot,
-    coalesce(batch_xid::text, '0')::text AS batch_xid, coalesce(batch_seq, 0)::bigint AS batch_seq
-FROM reconciler.targets WHERE id = $1
+SELECT t.id, t.name, (t.paused_at IS NOT NULL)::boolean AS paused, t.draining, t.clean, coalesce(t.guard_deletes, 0)::bigint AS guard_deletes,
+    coalesce(c.revision, 0)::bigint AS cursor_revision, coalesce(c.snapshot::text, '')::text AS cursor_snapshot,
+    coalesce(c.batch_revision, 0)::bigint AS batch_revision, coalesce(c.batch_snapshot::text, '')::text AS batch_snapshot,
+    coalesce(c.batch_xid::text, '0')::text AS batch_xid, coalesce(c.batch_seq, 0)::bigint AS batch_seq
+FROM reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c WHERE t.id = $1
 `
 
 type TargetLoadRow struct {
@@ -527,7 +574,7 @@ SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_dele
     EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies,
     CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
     coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
-        ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
+        AND l.next_attempt_at > statement_timestamp() - interval '1 minute' ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
 FROM reconciler.targets t WHERE t.id = $1
 `
 
@@ -543,7 +590,8 @@ type TargetSteeringRow struct {
 }
 
 // What a person may have changed, in one look: whether an object is due, too. With ORDER BY and LIMIT that is one step on an index
-// however the plan was made.
+// however the plan was made. It begins a minute ago: before that lie all the entries of objects that were due since somebody's
+// transaction began. What has been due for longer is found by LedgerDue.
 func (q *Queries) TargetSteering(ctx context.Context, id int32) (TargetSteeringRow, error) {
 	row := q.db.QueryRow(ctx, targetSteering, id)
 	var i TargetSteeringRow

@@ -33,7 +33,7 @@ func (q *Queries) CoveringRevision(ctx context.Context, snapshot string) (int64,
 }
 
 const cursorPassed = `-- name: CursorPassed :one
-SELECT coalesce(t.cursor_revision >= $1::bigint, false)::boolean AS passed FROM reconciler.targets t WHERE t.id = $2::int
+SELECT coalesce(c.revision >= $1::bigint, false)::boolean AS passed FROM reconciler.cursor_of($2::int) AS c
 `
 
 type CursorPassedParams struct {
@@ -64,10 +64,14 @@ func (q *Queries) DriftClear(ctx context.Context, arg DriftClearParams) error {
 }
 
 const driftInsert = `-- name: DriftInsert :exec
-INSERT INTO reconciler.drift_found (target_id, resource_id, key, kind, sync_id)
-SELECT $1::int, $2::int, k.key, k.kind, $3::bigint
-FROM (SELECT unnest($4::text[]) AS key, unnest($5::text[]) AS kind) AS k
-ON CONFLICT (target_id, resource_id, key) DO UPDATE SET kind = excluded.kind, sync_id = excluded.sync_id, found_at = clock_timestamp()
+INSERT INTO reconciler.drift_found AS d (target_id, resource_id, key, kind, unapplied, sync_id)
+SELECT $1::int, $2::int, k.key,
+    CASE WHEN k.kind = 'missing' AND k.unapplied AND EXISTS (SELECT FROM reconciler.ledger l WHERE l.target_id = $1::int AND l.resource_id = $2::int AND l.key = k.key AND l.present)
+        THEN 'different' ELSE k.kind END, k.unapplied, $3::bigint
+FROM (SELECT f.key, CASE WHEN bool_or(f.kind = 'orphan') AND bool_or(f.kind = 'missing') THEN 'different' ELSE max(f.kind) END AS kind, bool_or(f.unapplied) AS unapplied
+      FROM (SELECT unnest($4::text[]) AS key, unnest($5::text[]) AS kind, unnest($6::boolean[]) AS unapplied) AS f GROUP BY f.key) AS k
+ON CONFLICT (target_id, resource_id, key) DO UPDATE SET kind = CASE WHEN d.kind = 'orphan' AND excluded.kind = 'missing' THEN 'different' ELSE excluded.kind END,
+    unapplied = excluded.unapplied, sync_id = excluded.sync_id, found_at = clock_timestamp()
 `
 
 type DriftInsertParams struct {
@@ -76,8 +80,10 @@ type DriftInsertParams struct {
 	SyncID     int64
 	Keys       []string
 	Kinds      []string
+	Unapplied  []bool
 }
 
+// What a row asks for and the target has of it: with another content, if the ledger or the listing knows of it.
 func (q *Queries) DriftInsert(ctx context.Context, arg DriftInsertParams) error {
 	_, err := q.db.Exec(ctx, driftInsert,
 		arg.TargetID,
@@ -85,8 +91,39 @@ func (q *Queries) DriftInsert(ctx context.Context, arg DriftInsertParams) error 
 		arg.SyncID,
 		arg.Keys,
 		arg.Kinds,
+		arg.Unapplied,
 	)
 	return err
+}
+
+const driftUnapplied = `-- name: DriftUnapplied :many
+SELECT d.key FROM reconciler.drift_found d WHERE d.target_id = $1::int AND d.resource_id = $2::int AND reconciler.left_alone(d)
+`
+
+type DriftUnappliedParams struct {
+	TargetID   int32
+	ResourceID int32
+}
+
+// Objects of a resource that a sync has left as they are.
+func (q *Queries) DriftUnapplied(ctx context.Context, arg DriftUnappliedParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, driftUnapplied, arg.TargetID, arg.ResourceID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var key string
+		if err := rows.Scan(&key); err != nil {
+			return nil, err
+		}
+		items = append(items, key)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const ledgerLookup = `-- name: LedgerLookup :many
@@ -226,6 +263,10 @@ func (q *Queries) SyncAbandoned(ctx context.Context, arg SyncAbandonedParams) (i
 }
 
 const syncComplete = `-- name: SyncComplete :exec
+WITH found AS (
+    UPDATE reconciler.targets t SET lost_at = NULL FROM reconciler.sync_runs s
+    WHERE $8::boolean AND s.id = $6::bigint AND s.term = $7::bigint AND s.state = 'running' AND s.started_at > t.lost_at AND t.id = s.target_id
+)
 UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestamp(), rows = $1::bigint, upserts = $2::bigint,
     tombstones = $3::bigint, drifted = $4::bigint, held = $5::bigint,
     at_resource = NULL, at_key = NULL
@@ -240,8 +281,10 @@ type SyncCompleteParams struct {
 	Held       int64
 	ID         int64
 	Term       int64
+	Listed     bool
 }
 
+// listed: what the target has was compared with all rows, so nothing that a lost commit had created is left there.
 func (q *Queries) SyncComplete(ctx context.Context, arg SyncCompleteParams) error {
 	_, err := q.db.Exec(ctx, syncComplete,
 		arg.Rows,
@@ -251,6 +294,7 @@ func (q *Queries) SyncComplete(ctx context.Context, arg SyncCompleteParams) erro
 		arg.Held,
 		arg.ID,
 		arg.Term,
+		arg.Listed,
 	)
 	return err
 }
@@ -299,17 +343,20 @@ func (q *Queries) SyncFailed(ctx context.Context, arg SyncFailedParams) error {
 
 const syncNext = `-- name: SyncNext :one
 WITH next AS (
-    SELECT r.id FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
-    WHERE r.target_id = $2::int AND r.state = 'requested' AND (r.not_before IS NULL OR r.not_before <= clock_timestamp()) AND t.owner = $3::uuid AND t.term = $1::bigint
+    SELECT r.id, t.draining FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
+    WHERE r.target_id = $3::int AND r.state = 'requested' AND (r.not_before IS NULL OR r.not_before <= clock_timestamp()) AND t.owner = $4::uuid AND t.term = $1::bigint
     ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
 )
-UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = $1::bigint, error = NULL
+UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = $1::bigint, error = NULL,
+    -- What nobody has asked for by name is of the mode of the config; a resource's changes are live ones, and what is given up goes.
+    mode = CASE WHEN s.reason = 'resync' OR s.resource_id IS NOT NULL THEN s.mode WHEN next.draining THEN 'repair' ELSE $2::text END
 FROM next WHERE s.id = next.id
 RETURNING s.id, coalesce(s.resource_id, 0)::int AS resource_id, s.reason, s.mode, s.verify
 `
 
 type SyncNextParams struct {
 	Term     int64
+	Mode     string
 	TargetID int32
 	Owner    string
 }
@@ -325,7 +372,12 @@ type SyncNextRow struct {
 // Starts the oldest run that was asked for, full ones first. Only the target's owner does: one that was cancelled or cut
 // off in the middle of it may be late, and the next owner, who has looked for abandoned runs already, would wait for ever.
 func (q *Queries) SyncNext(ctx context.Context, arg SyncNextParams) (SyncNextRow, error) {
-	row := q.db.QueryRow(ctx, syncNext, arg.Term, arg.TargetID, arg.Owner)
+	row := q.db.QueryRow(ctx, syncNext,
+		arg.Term,
+		arg.Mode,
+		arg.TargetID,
+		arg.Owner,
+	)
 	var i SyncNextRow
 	err := row.Scan(
 		&i.ID,
@@ -397,7 +449,8 @@ func (q *Queries) SyncPrune(ctx context.Context, targetID int32) (int64, error) 
 
 const syncRequest = `-- name: SyncRequest :exec
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify)
-VALUES ($1::int, nullif($2::int, 0), $3::text, $4::text, $5::boolean)
+SELECT $1::int, nullif($2::int, 0), $3::text, $4::text, $5::boolean
+WHERE $2::int = 0 OR EXISTS (SELECT FROM reconciler.resources r WHERE r.id = $2::int)
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
 DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify, not_before = NULL WHERE s.reason = 'interval' AND excluded.reason <> 'interval'
 `
@@ -411,7 +464,7 @@ type SyncRequestParams struct {
 }
 
 // Asks for a sync; asking twice is asking once. A running one does not count: it may have passed already. A check of the
-// interval that waits becomes what is asked for, and nobody waits for such a check.
+// interval that waits becomes what is asked for, and nobody waits for such a check. A resource that has gone needs none.
 func (q *Queries) SyncRequest(ctx context.Context, arg SyncRequestParams) error {
 	_, err := q.db.Exec(ctx, syncRequest,
 		arg.TargetID,

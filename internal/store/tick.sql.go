@@ -12,18 +12,24 @@ import (
 )
 
 const adopt = `-- name: Adopt :one
-SELECT reconciler.adopt($1::bigint)::boolean AS restored
+SELECT reconciler.adopt($1::bigint, $2::bigint, $3::bigint)::boolean AS restored
 `
 
-func (q *Queries) Adopt(ctx context.Context, known int64) (bool, error) {
-	row := q.db.QueryRow(ctx, adopt, known)
+type AdoptParams struct {
+	Known        int64
+	SeenSystem   *int64
+	SeenTimeline int64
+}
+
+func (q *Queries) Adopt(ctx context.Context, arg AdoptParams) (bool, error) {
+	row := q.db.QueryRow(ctx, adopt, arg.Known, arg.SeenSystem, arg.SeenTimeline)
 	var restored bool
 	err := row.Scan(&restored)
 	return restored, err
 }
 
 const changesUnexpanded = `-- name: ChangesUnexpanded :one
-SELECT (EXISTS (SELECT FROM reconciler.targets WHERE cursor_revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id > 0))::boolean AS unexpanded
+SELECT (EXISTS (SELECT FROM reconciler.target_cursors WHERE revision IS NOT NULL) AND EXISTS (SELECT FROM reconciler.outbox WHERE dependency_id > 0))::boolean AS unexpanded
 `
 
 // Whether there are changes of base tables, and a target has a cursor, and so counts on their being expanded from there on.
@@ -44,6 +50,13 @@ WITH ticks AS (
 ), resources AS (
     DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
         SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id = r.id LIMIT 1) AS l)
+), runs AS (
+    DELETE FROM reconciler.sync_runs s WHERE s.id IN (SELECT x.id FROM reconciler.sync_runs x
+        WHERE x.resource_id IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = x.resource_id) FOR UPDATE SKIP LOCKED)
+), drift AS (
+    DELETE FROM reconciler.drift_found d WHERE NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = d.resource_id)
+), passes AS (
+    DELETE FROM reconciler.guard_passes p WHERE p.until < clock_timestamp()
 )
 SELECT reconciler.forget_applies($1::interval, $2::int)
 `
@@ -63,7 +76,7 @@ func (q *Queries) Forget(ctx context.Context, arg ForgetParams) error {
 }
 
 const leaderCursor = `-- name: LeaderCursor :one
-SELECT coalesce(cursor_revision, 0)::bigint AS revision, coalesce(cursor_snapshot::text, '')::text AS snapshot FROM reconciler.leases WHERE name = 'tick'
+SELECT coalesce(c.revision, 0)::bigint AS revision, coalesce(c.snapshot::text, '')::text AS snapshot FROM reconciler.cursor_of(0) AS c
 `
 
 type LeaderCursorRow struct {
@@ -79,8 +92,8 @@ func (q *Queries) LeaderCursor(ctx context.Context) (LeaderCursorRow, error) {
 }
 
 const leaderCursorWrite = `-- name: LeaderCursorWrite :exec
-UPDATE reconciler.leases SET cursor_revision = $1::bigint, cursor_snapshot = $2::text::pg_snapshot
-WHERE name = 'tick' AND owner = $3::uuid AND term = $4::bigint
+SELECT reconciler.write_cursor(0, $1::bigint, $2::text::pg_snapshot)
+FROM reconciler.leases WHERE name = 'tick' AND owner = $3::uuid AND term = $4::bigint
 `
 
 type LeaderCursorWriteParams struct {
@@ -112,6 +125,40 @@ type LeaderFenceParams struct {
 func (q *Queries) LeaderFence(ctx context.Context, arg LeaderFenceParams) error {
 	_, err := q.db.Exec(ctx, leaderFence, arg.Owner, arg.Term)
 	return err
+}
+
+const lockTimeoutSet = `-- name: LockTimeoutSet :exec
+SELECT set_config('lock_timeout', $1::bigint::text, true)::text AS value
+`
+
+// For the transaction it runs in.
+func (q *Queries) LockTimeoutSet(ctx context.Context, milliseconds int64) error {
+	_, err := q.db.Exec(ctx, lockTimeoutSet, milliseconds)
+	return err
+}
+
+const misfitResources = `-- name: MisfitResources :many
+SELECT DISTINCT m.resource_id FROM reconciler.misfits m ORDER BY m.resource_id
+`
+
+func (q *Queries) MisfitResources(ctx context.Context) ([]int32, error) {
+	rows, err := q.db.Query(ctx, misfitResources)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var resource_id int32
+		if err := rows.Scan(&resource_id); err != nil {
+			return nil, err
+		}
+		items = append(items, resource_id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const notifyQueue = `-- name: NotifyQueue :one
@@ -239,6 +286,37 @@ func (q *Queries) OutboxRetain(ctx context.Context, arg OutboxRetainParams) (str
 	var done string
 	err := row.Scan(&done)
 	return done, err
+}
+
+const outboxUncaptured = `-- name: OutboxUncaptured :many
+WITH uncaptured AS MATERIALIZED (
+    SELECT r.id FROM reconciler.resources r WHERE r.name IN (SELECT f.resource FROM reconciler.failing_writes() AS f)
+), marked AS (
+    INSERT INTO reconciler.outbox (resource_id)
+    SELECT u.id FROM uncaptured u UNION SELECT r.id FROM reconciler.resources r WHERE r.removed_at IS NULL AND r.id = ANY ($1::int[])
+)
+SELECT u.id FROM uncaptured u ORDER BY u.id
+`
+
+// Has the resources synced whose triggers may not write the outbox, and those that were such before; returns the former.
+func (q *Queries) OutboxUncaptured(ctx context.Context, before []int32) ([]int32, error) {
+	rows, err := q.db.Query(ctx, outboxUncaptured, before)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []int32
+	for rows.Next() {
+		var id int32
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const outboxWhole = `-- name: OutboxWhole :exec

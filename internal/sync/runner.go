@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -42,6 +44,8 @@ const (
 	// backlogMost is how long a run that nobody asked for leaves the first turn to changes that were there before it: what it would
 	// find to differ because of them is done then, and not done twice.
 	backlogMost = 10 * time.Second
+	// lockNotAvailable is the SQLSTATE of a lock that was not to be had in time.
+	lockNotAvailable = "55P03"
 	// failedPause is the pause before a failed run is made again.
 	failedPause = 10 * time.Second
 )
@@ -53,14 +57,16 @@ type Config struct {
 	Grant    *lease.Grant
 	Driver   driver.Driver
 	Pool     *pgxpool.Pool
+	Rows     *pgxpool.Pool // users' rows are read through it, see database.RowsSession; nil: Pool
 	Catalog  *desired.Catalog
 	Owner    *apply.Owner
 	Interval time.Duration // between full runs; 0: none at intervals
-	Mode     string        // of runs at intervals and of resync(); ModeRepair or ModeReport
+	Mode     string        // of every full run that nobody has asked for by name; ModeRepair or ModeReport
 	Timeout  time.Duration // of one driver call
 	Control  <-chan struct{}
 	Logger   *slog.Logger
 	Metrics  *metrics.Metrics
+	Loops    *loop.Monitor // nil: nobody is told what fails
 	// Complete is told of every complete full run; nil: nobody is.
 	Complete func()
 }
@@ -108,7 +114,7 @@ func (r *Runner) Run(ctx context.Context) error {
 		}
 	}()
 	if err := r.begin(ctx); err != nil {
-		return stopped(ctx, err)
+		return r.stopped(ctx, err)
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -120,30 +126,34 @@ func (r *Runner) Run(ctx context.Context) error {
 		case <-r.cfg.Owner.WantSync():
 		case <-timer.C:
 			if err := r.requestInterval(ctx); err != nil {
-				return stopped(ctx, err)
+				return r.stopped(ctx, err)
 			}
 		}
 		if err := r.drain(ctx); err != nil {
-			return stopped(ctx, err)
+			return r.stopped(ctx, err)
 		}
 		wait, err := r.untilNext(ctx)
 		if err != nil {
-			return stopped(ctx, err)
+			return r.stopped(ctx, err)
 		}
 		timer.Reset(wait)
 	}
 }
 
 // stopped hides an error that only says that this runner was told to stop.
-func stopped(ctx context.Context, err error) error {
+func (r *Runner) stopped(ctx context.Context, err error) error {
 	if errors.Is(err, apply.ErrRunCut) {
 		<-ctx.Done() // the owner may hear of it first
 	}
 	if ctx.Err() == nil {
+		r.loop().Failed(database.Explain(err))
 		return err
 	}
 	return nil
 }
+
+// loop is where syncs report their failures; those of drivers are no failures of this process.
+func (r *Runner) loop() *loop.Loop { return r.cfg.Loops.Loop(loop.Sync, r.cfg.Name) }
 
 func (r *Runner) begin(ctx context.Context) error {
 	now, err := r.queries.TimeNow(ctx)
@@ -227,7 +237,7 @@ func (r *Runner) requestInterval(ctx context.Context) error {
 // drain runs what is asked for until nothing is.
 func (r *Runner) drain(ctx context.Context) error {
 	for {
-		run, err := r.queries.SyncNext(ctx, store.SyncNextParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term})
+		run, err := r.queries.SyncNext(ctx, store.SyncNextParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term, Mode: r.cfg.Mode})
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}
@@ -250,11 +260,15 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 	case err == nil:
 		log.Info("sync_complete", "rows", progress.Rows, "upserts", progress.Upserts, "tombstones", progress.Tombstones,
 			"drifted", progress.Drifted, "held", held, "seconds", time.Since(started).Seconds())
+		r.loop().Succeeded()
 		err = r.complete(ctx, run, progress, held, started)
 	case ctx.Err() != nil || database.IsUnavailable(err) || errors.Is(err, apply.ErrRunCut):
 		return err // the run stays 'running': the next owner takes it up
 	default:
 		log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
+		if code := database.Code(err); code != "" && code != lockNotAvailable { // who locks a table knows
+			r.loop().Failed(database.Explain(err))
+		}
 		err = r.failed(ctx, run, progress, err)
 	}
 	if err != nil {
@@ -270,6 +284,7 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress, held int64, started time.Time) error {
 	err := r.queries.SyncComplete(ctx, store.SyncCompleteParams{
 		ID: run.ID, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted, Held: held,
+		Listed: run.ResourceID == 0 && run.Verify && r.lister != nil,
 	})
 	if err != nil {
 		return fmt.Errorf("record the end of a sync: %w", err)
@@ -282,7 +297,7 @@ func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress
 	if run.ResourceID == 0 && r.cfg.Complete != nil {
 		r.cfg.Complete()
 	}
-	if run.ResourceID == 0 && run.Mode == ModeRepair && r.cfg.Owner.Unclean() {
+	if run.ResourceID == 0 && r.cfg.Owner.Unclean() { // in report mode, too: what the ledger does not know was reported
 		return r.settleClean(ctx)
 	}
 	return nil
@@ -292,7 +307,7 @@ func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress
 func (r *Runner) failed(ctx context.Context, run store.SyncNextRow, p Progress, why error) error {
 	err := r.queries.SyncFailed(ctx, store.SyncFailedParams{
 		ID: run.ID, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted,
-		Error: why.Error(), Pause: failedPause,
+		Error: database.Explain(why).Error(), Pause: failedPause,
 	})
 	if err != nil {
 		return fmt.Errorf("record the end of a sync: %w", err)
@@ -326,13 +341,17 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (Progress, int
 	if err := r.cfg.Owner.Refresh(ctx); err != nil {
 		return Progress{}, 0, err
 	}
+	r.cfg.Owner.AwaitReads()
 	work := &apply.Run{}
 	if run.Reason == reasonStart || run.Reason == reasonTakeover || run.Reason == reasonInterval {
 		if _, err := r.awaitCursor(ctx, time.After(backlogMost)); err != nil {
 			return Progress{}, 0, err
 		}
 	}
-	report := newReport(r, run)
+	report, err := newReport(ctx, r, run)
+	if err != nil {
+		return Progress{}, 0, err
+	}
 	scan := r.prepare(run, report, work)
 	// Whatever else is asked for, the first look after a crash must see what the former owner's last call has done.
 	if run.Reason == reasonTakeover || run.ResourceID == 0 && r.cfg.Owner.Unclean() {
@@ -345,7 +364,7 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (Progress, int
 	if err != nil {
 		return progress, 0, err
 	}
-	if err := report.finish(ctx); err != nil || run.Mode == ModeReport {
+	if err := report.finish(ctx); err != nil {
 		return progress, 0, err
 	}
 	if err := work.Wait(ctx); err != nil {
@@ -358,14 +377,14 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (Progress, int
 // prepare returns the scan of a run: what it finds goes into the report, or onto the sync lane as part of work.
 func (r *Runner) prepare(run store.SyncNextRow, report *report, work *apply.Run) *Scan {
 	scan := &Scan{
-		DB: database.Rows(r.cfg.Pool), Target: r.cfg.Name, TargetID: r.cfg.Grant.ID, Drain: r.cfg.Owner.Draining(),
+		DB: database.Rows(cmp.Or(r.cfg.Rows, r.cfg.Pool)), Target: r.cfg.Name, TargetID: r.cfg.Grant.ID, Drain: r.cfg.Owner.Draining(),
 		Force: run.Verify && r.lister == nil,
 		Page:  r.progress(run.ID),
 		Found: func(ctx context.Context, f Finding) error {
 			if f.Kind == KindMissing || f.Kind == KindDifferent || f.Kind == KindOrphan {
 				r.cfg.Metrics.Drift.WithLabelValues(r.cfg.Name, string(f.Kind)).Inc()
 			}
-			if run.Mode == ModeReport {
+			if report.leaves(f) {
 				return report.add(ctx, f)
 			}
 			id := apply.ObjectID{ResourceID: f.Resource.ID, Key: f.Key}
@@ -376,9 +395,6 @@ func (r *Runner) prepare(run store.SyncNextRow, report *report, work *apply.Run)
 	}
 	if run.Verify {
 		scan.Lister = r.lister
-	}
-	if r.lister == nil && run.Mode != ModeReport {
-		scan.Record = r.cfg.Owner.RecordUnknown
 	}
 	return scan
 }

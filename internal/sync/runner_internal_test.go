@@ -16,7 +16,7 @@ func TestSyncThatItsOwnerCutsIsNoError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		result := make(chan error, 1)
-		go func() { result <- stopped(ctx, apply.ErrRunCut) }()
+		go func() { result <- (&Runner{}).stopped(ctx, apply.ErrRunCut) }()
 		synctest.Wait()
 		require.Empty(t, result, "it waits to be told")
 		cancel()

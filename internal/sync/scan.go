@@ -35,6 +35,7 @@ type Finding struct {
 	Resource *desired.Resource
 	Key      string
 	Kind     Kind
+	Forced   bool // nothing says that it differs: every row is asked for
 }
 
 // ListError says that a target could not be listed. It is about the target, not about the database.
@@ -66,10 +67,8 @@ type Scan struct {
 	Drain    bool          // nothing is wanted
 	// Since makes objects that were applied at or after it be checked once more; zero: none.
 	Since time.Time
-	// Record is told of the rows of a page that differ, before Found is; nil: nobody is.
-	Record func(ctx context.Context, resourceID int32, keys []string) error
-	Found  func(ctx context.Context, f Finding) error
-	Page   func(ctx context.Context, p Progress) error
+	Found func(ctx context.Context, f Finding) error
+	Page  func(ctx context.Context, p Progress) error
 
 	progress Progress
 }
@@ -104,7 +103,7 @@ func (s *Scan) found(ctx context.Context, r *desired.Resource, key string, kind 
 	case KindMissing, KindDifferent, KindOrphan:
 		s.progress.Drifted++
 	}
-	return s.Found(ctx, Finding{Resource: r, Key: key, Kind: kind})
+	return s.Found(ctx, Finding{Resource: r, Key: key, Kind: kind, Forced: s.Force && kind == KindCheck})
 }
 
 // rows compares the running rows with the ledger.
@@ -119,11 +118,6 @@ func (s *Scan) rows(ctx context.Context, r *desired.Resource) error {
 		kind := KindStale
 		if s.Force {
 			kind = KindCheck
-		}
-		if s.Record != nil {
-			if err := s.Record(ctx, r.ID, page.Differ); err != nil {
-				return err
-			}
 		}
 		for _, key := range page.Differ {
 			if err := s.found(ctx, r, key, kind); err != nil {
@@ -228,41 +222,69 @@ func (s *Scan) listing(ctx context.Context, r *desired.Resource) (*keySet, error
 	if err != nil {
 		return nil, fmt.Errorf("read the database's clock: %w", err)
 	}
-	set := &keySet{began: began}
-	var chunk []driver.Listed
-	for one, err := range s.Lister.List(ctx, r.Name) {
+	set, unknown := &keySet{began: began}, &keySet{}
+	err = s.eachListed(ctx, r, set.add, func(chunk []driver.Listed) error { return s.listed(ctx, r, chunk, set, unknown) })
+	if err != nil {
+		return nil, err
+	}
+	set.sort()
+	return set, s.orphans(ctx, r, unknown)
+}
+
+// orphans looks again at what the ledger did not know. An ordinary delete may have come between the listing and the look
+// at the ledger: the target then no longer has it. What it still has, and the ledger still does not know, is an orphan.
+func (s *Scan) orphans(ctx context.Context, r *desired.Resource, unknown *keySet) error {
+	if len(unknown.hashes) == 0 {
+		return nil
+	}
+	unknown.sort()
+	return s.eachListed(ctx, r, func(string) {}, func(chunk []driver.Listed) error {
+		chunk = slices.DeleteFunc(chunk, func(one driver.Listed) bool { return !unknown.has(one.Key) })
+		rows, err := s.lookup(ctx, r, chunk)
 		if err != nil {
-			return nil, &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}
+			return err
 		}
-		set.add(one.Key)
-		if chunk = append(chunk, one); len(chunk) < pageRows {
+		for _, row := range rows {
+			if row.Known {
+				continue
+			}
+			if err := s.found(ctx, r, row.Key, KindOrphan); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// eachListed lists the target: one is told of every key, page of every pageRows objects.
+func (s *Scan) eachListed(ctx context.Context, r *desired.Resource, one func(key string), page func(chunk []driver.Listed) error) error {
+	var chunk []driver.Listed
+	for listed, err := range driver.List(ctx, s.Lister, r.Name) {
+		if err != nil {
+			return &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}
+		}
+		one(listed.Key)
+		if chunk = append(chunk, listed); len(chunk) < pageRows {
 			continue
 		}
-		if err := s.listed(ctx, r, chunk, set); err != nil {
-			return nil, err
+		if err := page(chunk); err != nil {
+			return err
 		}
 		chunk = chunk[:0]
 	}
-	set.sort()
-	return set, s.listed(ctx, r, chunk, set)
+	return page(chunk)
 }
 
-func (s *Scan) listed(ctx context.Context, r *desired.Resource, chunk []driver.Listed, set *keySet) error {
-	if len(chunk) == 0 {
-		return nil
-	}
-	keys := make([]string, len(chunk))
-	for i, one := range chunk {
-		keys[i] = one.Key
-	}
-	rows, err := store.New(s.DB).LedgerLookup(ctx, store.LedgerLookupParams{TargetID: s.TargetID, ResourceID: r.ID, Keys: keys})
+// listed compares a page of the listing with the ledger. What the ledger does not know goes into unknown.
+func (s *Scan) listed(ctx context.Context, r *desired.Resource, chunk []driver.Listed, set, unknown *keySet) error {
+	rows, err := s.lookup(ctx, r, chunk)
 	if err != nil {
-		return fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
+		return err
 	}
 	for i, row := range rows {
 		switch {
 		case !row.Known:
-			err = s.found(ctx, r, row.Key, KindOrphan)
+			unknown.add(row.Key)
 		case set.outdated(row.AppliedAt): // applied since the listing began
 		case row.State == string(desired.Applied) && len(chunk[i].Hashes) > 0 && !slices.ContainsFunc(chunk[i].Hashes, func(h driver.Hash) bool { return slices.Equal(h[:], row.AppliedHash) }):
 			err = s.found(ctx, r, row.Key, KindDifferent)
@@ -272,6 +294,22 @@ func (s *Scan) listed(ctx context.Context, r *desired.Resource, chunk []driver.L
 		}
 	}
 	return nil
+}
+
+// lookup returns what the ledger says about listed objects, in their order.
+func (s *Scan) lookup(ctx context.Context, r *desired.Resource, chunk []driver.Listed) ([]store.LedgerLookupRow, error) {
+	if len(chunk) == 0 {
+		return nil, nil
+	}
+	keys := make([]string, len(chunk))
+	for i, one := range chunk {
+		keys[i] = one.Key
+	}
+	rows, err := store.New(s.DB).LedgerLookup(ctx, store.LedgerLookupParams{TargetID: s.TargetID, ResourceID: r.ID, Keys: keys})
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
+	}
+	return rows, nil
 }
 
 // keySet is a set of keys in eight bytes each: a million keys are 8 MB. Two keys with equal hashes (one chance in 2^64

@@ -17,6 +17,7 @@ const (
 	readerFile  = "internal/apply/reader.go"
 	settlerFile = "internal/apply/settler.go"
 	decideFile  = "internal/apply/decide.go"
+	lookFile    = "internal/apply/look.go"
 	guardFile   = "internal/apply/guard.go"
 	trackerFile = "internal/apply/tracker.go"
 	tickerFile  = "internal/outbox/ticker.go"

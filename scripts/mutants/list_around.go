@@ -38,9 +38,9 @@ var writers = []Mutant{
 		Package: outboxTests, Run: "^(TestCaptureNotifiesASleepingLeader|TestCaptureProbesWithoutHoldingTheLock)$",
 	},
 	{
-		Name: "path-of-the-writer", Invariant: "I8", Removed: "capture code that looks names up sets the search path",
-		Edits:   []Edit{{captureSQL, "reconciler.end_code(r)), reconciler.needs_path(r.id))", "reconciler.end_code(r)), false)"}},
-		Package: outboxTests, Run: "^(TestCaptureUnderHostileSearchPath|TestCaptureSetsTheSearchPathWhereItMatters)$",
+		Name: "path-of-the-writer", Invariant: "I8", Removed: "capture code that a setting could change pins the settings",
+		Edits:   []Edit{{captureSQL, "CASE WHEN reconciler.needs_settings(r) THEN reconciler.pinned_settings() ELSE '' END)", "'')"}},
+		Package: outboxTests, Run: "^(TestCaptureUnderHostileSearchPath|TestCapturePinsSettingsWhereTheyMatter|TestF9_ExpressionsDoNotDependOnTheWritersSettings)$",
 	},
 	{
 		Name: "track-waits-for-ever", Invariant: "I8", Removed: "track() bounds its wait for locks",
@@ -70,7 +70,7 @@ var bounds = []Mutant{
 		Name: "page-limit-ignored", Invariant: "I9", Removed: "a page of rows, or of the ledger, has no more than it is asked for",
 		Edits: []Edit{
 			{syncSQL, "ORDER BY key LIMIT $4::int\n", "ORDER BY key LIMIT ($4::int + 1000000)\n"},
-			{desiredPage, "ORDER BY %s LIMIT (SELECT $3::int))\", columns", "ORDER BY %s LIMIT (SELECT $3::int + 1000000))\", columns"},
+			{desiredPage, "ORDER BY %s%s LIMIT (SELECT $3::int))\", columns", "ORDER BY %s%s LIMIT (SELECT $3::int + 1000000))\", columns"},
 		},
 		Package: serverTests, Run: "^TestSyncReadsNoMoreThanAPage$",
 	},
@@ -93,12 +93,12 @@ var owners = []Mutant{
 	},
 	{
 		Name: "results-unfenced", Invariant: "I10", Removed: "results are written behind fence()",
-		Edits:   []Edit{{settleSQL, "    PERFORM reconciler.fence(settle.target_id, settle.owner, settle.term);\n", ""}},
+		Edits:   []Edit{{settleSQL, "paused boolean := reconciler.fence(settle.target_id, settle.owner, settle.term);", "paused boolean := false;"}},
 		Package: serverTests, Run: "^TestDeposedOwnerWritesNothing$",
 	},
 	{
 		Name: "living-lease-taken", Invariant: "I10", Removed: "a lease that lives is not taken",
-		Edits:   []Edit{{leaseSQL, "WHERE t.owner IS NULL OR t.lease_until <= clock_timestamp() OR t.owner = $4::uuid", "WHERE true OR t.owner = $4::uuid"}},
+		Edits:   []Edit{{leaseSQL, "WHERE t.owner IS NULL OR t.owner = $7::uuid OR reconciler.unrenewed(", "WHERE true OR reconciler.unrenewed("}},
 		Package: leaseTests, Run: "^TestFence$",
 	},
 	{
@@ -161,7 +161,7 @@ var plans = []Mutant{
 	},
 	{
 		Name: "tick-plan-of-an-empty-outbox", Invariant: "C20", Removed: "ticks walk the outbox's index, even when it was empty as they were planned",
-		Edits:   []Edit{{tickerFile, "Settings: database.WalkSession()}", "Settings: database.Session()}"}},
+		Edits:   []Edit{{tickerFile, "Settings: database.WalkSession(), Fleet: t.Fleet}", "Settings: database.Session(), Fleet: t.Fleet}"}},
 		Package: outboxTests, Run: "^TestPlansForAnEmptyOutboxServeAFullOne$",
 	},
 	{
@@ -191,7 +191,7 @@ var plans = []Mutant{
 	},
 	{
 		Name: "due-all-read", Invariant: "C20", Removed: "which object is due next is asked with a time that an index can be searched for",
-		Edits:   []Edit{{ledgerSQL, "next_attempt_at > statement_timestamp()", "next_attempt_at > clock_timestamp()"}},
+		Edits:   []Edit{{ledgerSQL, "next_attempt_at > statement_timestamp()\nORDER BY", "next_attempt_at > clock_timestamp()\nORDER BY"}},
 		Package: applyTests, Run: "^TestDueObjectsAreFoundWithTheNextOne$",
 	},
 }
@@ -201,7 +201,8 @@ var restores = []Mutant{
 	{
 		Name: "restore-unnoticed", Invariant: "I12", Removed: "adopt() finds a restored database",
 		Edits: []Edit{{
-			cursorSQL, "IS NOT DISTINCT FROM (sysid, line, dbid) AND NOT lost THEN", "IS NOT DISTINCT FROM (sysid, line, dbid) OR state.system_identifier IS NOT NULL THEN",
+			cursorSQL, "(here.system, here.timeline, here.database, here.table_oid) AND NOT lost THEN",
+			"(here.system, here.timeline, here.database, here.table_oid) OR state.system_identifier IS NOT NULL THEN",
 		}},
 		Package: serverTests, Run: "^TestRestoredDatabaseIsNoticed$",
 	},
@@ -214,8 +215,8 @@ var restores = []Mutant{
 		Name: "restore-keeps-cursors", Invariant: "I12", Removed: "after a restore cursors are dropped and a sync is asked for",
 		Edits: []Edit{
 			{
-				cursorSQL, "term = greatest(term, floor_), clean = false,\n        cursor_revision = NULL, cursor_snapshot = NULL, batch_revision",
-				"term = greatest(term, floor_), clean = true, batch_revision",
+				cursorSQL, "term = greatest(term, floor_), clean = false;\n    DELETE FROM reconciler.cursors;",
+				"term = greatest(term, floor_), clean = true;",
 			},
 			{cursorSQL, "start_over.reason, true FROM reconciler.targets WHERE configured\n", "start_over.reason, true FROM reconciler.targets WHERE false\n"},
 		},

@@ -64,7 +64,7 @@ var isolation = []Mutant{
 var proof = []Mutant{
 	{
 		Name: "cut-listing-complete", Invariant: "I5", Removed: "a listing that breaks off ends the sync",
-		Edits:   []Edit{{scanFile, "\t\t\treturn nil, &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}\n", "\t\t\tbreak\n"}},
+		Edits:   []Edit{{scanFile, "\t\t\treturn &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}\n", "\t\t\tbreak\n"}},
 		Package: serverTests, Run: "^TestFailedSyncDeletesNothing$",
 	},
 	{
@@ -86,6 +86,11 @@ var proof = []Mutant{
 		Package: serverTests, Run: "^TestWhatWasNeverCalledIsNotDeleted$",
 	},
 	{
+		Name: "recorded-is-present", Invariant: "I5", Removed: "the same where it was recorded for a call that has not begun",
+		Edits:   []Edit{{lookFile, "if it.uncalled && row.Ledger != nil {", "if false {"}},
+		Package: serverTests, Run: "^TestF1_WhatWaitsForItsTurnIsNotDeleted$",
+	},
+	{
 		Name: "late-stays-in-hand", Invariant: "I4", Removed: "an object with nothing to record, recorded as in hand meanwhile, is looked at again at once",
 		Edits:   []Edit{{settlerFile, " || r.record == nil && s.late[r.item.ObjectID]", ""}},
 		Package: applyTests, Run: "^TestObjectInHandWithNothingToRecordIsLookedAtAgain$",
@@ -103,6 +108,11 @@ var massDeletes = []Mutant{
 		Name: "guard-lets-lots-pass", Invariant: "I6", Removed: "the guard decides on parked deletes",
 		Edits:   []Edit{{guardFile, "if n > g.remainingLocked() {", "if false {"}},
 		Package: applyTests, Run: "^TestGuardDecidesOnManyAtOnce$",
+	},
+	{
+		Name: "guard-window-forgotten", Invariant: "I6", Removed: "deletes that a former owner's guard let pass count",
+		Edits:   []Edit{{ownerFile, "for _, row := range rows {\n\t\to.guard.remember(", "for _, row := range rows[:0] {\n\t\to.guard.remember("}},
+		Package: serverTests, Run: "^TestF11_GuardCountsOnAfterARestart$",
 	},
 	{
 		Name: "page-uncounted", Invariant: "I6", Removed: "the deletes of a page are counted before the first",

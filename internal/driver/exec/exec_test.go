@@ -216,7 +216,7 @@ func TestOpenReportsEveryProblem(t *testing.T) {
 			{Path: "options.env", Text: `"A=B" cannot be the name of an environment variable (letters, digits and _)`},
 			{Path: "options.env_from", Text: "the environment variable NOT_SET is not set"},
 			{Path: "options.env_from", Text: "must be the name of an environment variable (letters, digits and _), not its value"},
-			{Path: "options.shell", Text: "unknown option; known here: command, dir, env, env_from, health, list_command"},
+			{Path: "options.shell", Text: "unknown option; known here: command, dir, env, env_from, health, list_command, list_timeout"},
 		}},
 		"Twice": {driver.Options{"command": []any{"sh"}, "env": map[string]any{"TOKEN": "x"}, "env_from": []any{"TOKEN"}}, driver.Problems{
 			{Path: "options.env_from", Text: "TOKEN stands in env too: give one of the two"},

@@ -15,12 +15,13 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 		r.Problemf("command", `is required: a list that begins with a program, such as ["/usr/local/bin/apply"]`)
 	}
 	p := &program{target: target, args: process.ReadArgs(r, "command")}
+	timeout := r.Duration("list_timeout", listTimeoutDefault, listTimeoutMin, listTimeoutMax)
 	listing, health := process.ReadArgs(r, "list_command"), process.ReadArgs(r, "health")
 	p.dir, p.environ, p.scrubber = process.ReadSurroundings(r, env.Getenv)
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
-	lister, reporter := &listingProgram{program: p, list: listing}, &healthProgram{of: p, args: health}
+	lister, reporter := &listingProgram{program: p, list: listing, timeout: timeout, most: linesMax}, &healthProgram{of: p, args: health}
 	switch {
 	case listing != nil && health != nil:
 		return struct {

@@ -10,17 +10,28 @@ import (
 	"io"
 	"iter"
 	"path/filepath"
+	"time"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// lineBytesMax bounds a line of a listing: a key, its escapes, and a hash.
-const lineBytesMax = 1 << 20
+const (
+	// lineBytesMax bounds a line of a listing: a key, its escapes, and a hash.
+	lineBytesMax = 1 << 20
+	// linesMax bounds the lines: of each key some bytes are kept until the end.
+	linesMax = 10_000_000
+
+	listTimeoutDefault = time.Minute
+	listTimeoutMin     = 100 * time.Millisecond
+	listTimeoutMax     = 10 * time.Minute
+)
 
 // listingProgram is a program with another one that lists what the target has.
 type listingProgram struct {
 	*program
-	list []string
+	list    []string
+	timeout time.Duration // between two lines
+	most    int           // lines
 }
 
 // listMessage is what the list command reads.
@@ -66,7 +77,7 @@ func (p *listingProgram) eachLine(ctx context.Context, resource string, take fun
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	reader, writer := io.Pipe()
 	ended := make(chan struct{})
 	go func() {
@@ -82,16 +93,24 @@ func (p *listingProgram) eachLine(ctx context.Context, resource string, take fun
 	}()
 	// In this order: the program may be waiting for its output to be read, or doing anything else.
 	defer func() {
-		cancel()
+		cancel(nil)
 		_ = reader.Close()
 		<-ended
 	}()
 	lines := bufio.NewScanner(reader)
 	lines.Buffer(nil, lineBytesMax)
-	for lines.Scan() {
+	// It runs only while the program is waited for: whoever takes the lines may need longer.
+	silence := time.AfterFunc(p.timeout, func() { cancel(fmt.Errorf("it wrote no line for %s (options.list_timeout)", p.timeout)) })
+	defer silence.Stop()
+	for n := 1; lines.Scan(); n++ {
+		silence.Stop()
+		if n > p.most {
+			return fmt.Errorf("%s: more than %d lines", filepath.Base(p.list[0]), p.most)
+		}
 		if err := take(lines.Bytes()); err != nil {
 			return err
 		}
+		silence.Reset(p.timeout)
 	}
 	if errors.Is(lines.Err(), bufio.ErrTooLong) {
 		return fmt.Errorf("%s: a line of more than %d bytes", filepath.Base(p.list[0]), lineBytesMax)

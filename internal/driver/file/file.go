@@ -32,11 +32,27 @@ type directory struct {
 	syncs  dirSyncs
 	synced func(what string) // for tests: told of every sync; nil otherwise
 	reload *reloader         // nil without a command
+	claim  claim
 }
+
+// Start is told on whose behalf calls come from now on. It makes up for what another process left undone.
+func (d *directory) Start(_ context.Context, home driver.Home) {
+	d.claim.begin(home)
+	root, err := d.root()
+	if err != nil {
+		return // the first call says so
+	}
+	defer root.Close()
+	if d.mark(root) == nil {
+		d.reload.start()
+	}
+}
+
+// Directory returns the directory's path.
+func (d *directory) Directory() string { return d.path }
 
 // Apply writes the object's file, unless it holds the same already.
 func (d *directory) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
-	d.reload.use()
 	content, err := render(obj.Spec)
 	if err != nil {
 		return driver.Terminal(err)
@@ -50,7 +66,6 @@ func (d *directory) Apply(ctx context.Context, obj driver.Object) driver.Outcome
 
 // Delete removes the object's file, and directories that only existed for the length of its name.
 func (d *directory) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
-	d.reload.use()
 	name, err := d.place(ref)
 	if err != nil {
 		return driver.Done() // Apply refuses such a name, so there is nothing
@@ -76,7 +91,12 @@ func (d *directory) Check(context.Context) error {
 	if err := unix.Faccessat(unix.AT_FDCWD, where, unix.R_OK|unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
 		return fmt.Errorf("the directory %s cannot be written to: %w", where, err)
 	}
-	return nil
+	root, err := d.root()
+	if err != nil {
+		return nil // it is yet to be made
+	}
+	defer root.Close()
+	return d.verify(root)
 }
 
 // Trouble returns why the reload command fails at present.
@@ -107,8 +127,9 @@ func (d *directory) place(ref driver.Ref) (string, error) {
 	return name, nil
 }
 
-// root opens the directory, through which no symbolic link and no name leads out.
-func (d *directory) root() (*os.Root, error) { return os.OpenRoot(d.path) }
+// root opens the directory, through which no symbolic link and no name leads out. With the slash nothing but a directory is
+// opened: to open a named pipe would wait for whoever writes to it.
+func (d *directory) root() (*os.Root, error) { return os.OpenRoot(d.path + "/") }
 
 // rootMade is root, with the directory made if it is missing and may be.
 func (d *directory) rootMade() (*os.Root, error) {
@@ -140,6 +161,9 @@ func (d *directory) outcome(ctx context.Context, verb, name string, err error) d
 	said := fmt.Errorf("%s %s: %w", verb, driver.Snippet([]byte(filepath.Join(d.path, name)), shownBytesMax), reason(err))
 	if ctx.Err() != nil {
 		return driver.Backoff(said)
+	}
+	if _, foreign := errors.AsType[*foreignError](err); foreign {
+		return driver.Unreachable(err)
 	}
 	for _, whole := range []error{syscall.EROFS, syscall.EIO, syscall.ESTALE, syscall.ENOTCONN, syscall.ENODEV} {
 		if errors.Is(err, whole) {

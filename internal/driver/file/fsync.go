@@ -23,7 +23,7 @@ func (d *directory) syncDir(root *os.Root, dir string) error {
 		return nil
 	}
 	return d.syncs.do(dir, func() error {
-		f, err := root.Open(dir)
+		f, err := root.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0)
 		if absent(err) {
 			return nil
 		}
@@ -38,7 +38,7 @@ func (d *directory) syncParent() error {
 		return nil
 	}
 	d.tell("..")
-	return syncAndClose(os.Open(filepath.Dir(d.path)))
+	return syncAndClose(os.OpenFile(filepath.Dir(d.path), os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NONBLOCK, 0))
 }
 
 // tell tells a test what is synced: "file", "..", or a directory below the target's.

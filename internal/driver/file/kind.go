@@ -33,6 +33,7 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 		mode:   readMode(r),
 	}
 	d.path = readDir(r, d.create)
+	d.claim.target = target
 	command := readReload(r, env)
 	if err := r.Err(); err != nil {
 		return nil, err

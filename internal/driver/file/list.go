@@ -32,7 +32,6 @@ var foreign = driver.HashSpec(nil)
 // encodes to are not the driver's, and left alone.
 func (d *directory) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
-		d.reload.use()
 		w := walk{ctx: ctx, resource: resource, yield: yield}
 		err := w.start(d)
 		if err != nil && !errors.Is(err, errStop) {
@@ -59,12 +58,22 @@ func (w walk) start(d *directory) error {
 		return err
 	}
 	defer root.Close()
+	if err := d.verify(root); err != nil {
+		return err
+	}
 	return w.enter(root, driver.EncodeKey(w.resource), "")
 }
 
 // enter walks the directory called name below parent; prefix is the part of the keys' encoding that it stands for.
 func (w walk) enter(parent *os.Root, name, prefix string) error {
-	dir, err := parent.OpenRoot(name)
+	info, err := parent.Stat(name)
+	if err == nil && !info.IsDir() {
+		return nil // not even opened: a named pipe would wait
+	}
+	var dir *os.Root
+	if err == nil {
+		dir, err = parent.OpenRoot(name)
+	}
 	if absent(err) {
 		return nil
 	}

@@ -60,7 +60,6 @@ type reloader struct {
 	owedPath string
 	logger   *slog.Logger
 
-	first  sync.Once     // looks for the file of a killed predecessor
 	wake   chan struct{} // size 1: something changed since the last run began
 	stop   chan struct{}
 	once   sync.Once // closes stop
@@ -84,17 +83,15 @@ func startReloader(run func(context.Context) error, debounce time.Duration, owed
 	return r
 }
 
-// use is told of every call. The first one finds out whether a predecessor left a reload undone.
-func (r *reloader) use() {
+// start finds out whether another process left a reload undone: at each start of ownership, for it may have owned the target between.
+func (r *reloader) start() {
 	if r == nil {
 		return
 	}
-	r.first.Do(func() {
-		if _, err := os.Lstat(r.owedPath); err == nil {
-			r.begin()
-			r.end(true)
-		}
-	})
+	if _, err := os.Lstat(r.owedPath); err == nil {
+		r.begin()
+		r.end(true)
+	}
 }
 
 // begin is told before a change; end follows.
@@ -111,10 +108,22 @@ func (r *reloader) begin() {
 	}
 	// Not on disk before the change is: after a crash of the machine the other program starts anew as well.
 	// Without the file all is well too, unless this process is killed.
-	f, err := os.OpenFile(r.owedPath, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err == nil {
-		r.noted = f.Close() == nil
+	r.noted = leaveWord(r.owedPath) == nil
+}
+
+// leaveWord makes an empty file, if there is none. What else has its name goes: to open a named pipe would wait, and through
+// a link it would be a file elsewhere.
+func leaveWord(path string) error {
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		if err := os.Remove(path); err != nil {
+			return err
+		}
 	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // end is told whether the change was made.

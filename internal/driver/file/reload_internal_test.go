@@ -131,7 +131,7 @@ func TestAChangeThatWasNotMadeReloadsNothing(t *testing.T) {
 	t.Parallel()
 
 	inBubble(t, 0, func(t *testing.T, b *bubble) {
-		b.use()
+		b.start()
 		b.begin()
 		b.end(false)
 		b.wait(time.Minute)
@@ -230,14 +230,32 @@ func TestAReloadThatAKilledProcessOwedIsMadeGood(t *testing.T) {
 		next := startReloader(func(context.Context) error { runs++; return nil }, 0, killed.owedPath, slog.New(slog.DiscardHandler))
 		synctest.Wait()
 		require.Zero(t, runs, "opening a driver does nothing")
-		next.use()
+		next.start()
 		synctest.Wait()
 		require.Equal(t, 1, runs)
 		require.NoFileExists(t, killed.owedPath)
-		next.use()
+		next.start()
 		synctest.Wait()
 		require.NoError(t, next.close(t.Context()))
 		require.Equal(t, 1, runs)
+	})
+}
+
+// Another process owned the target for a while, and was killed between the change and the reload.
+func TestF84_AReloadThatAnotherProcessOwedIsMadeGoodByAnOldOne(t *testing.T) {
+	t.Parallel()
+
+	inBubble(t, time.Second, func(t *testing.T, b *bubble) {
+		b.start()
+		b.change()
+		b.wait(time.Minute)
+		require.Len(t, b.ran(), 1)
+		require.NoError(t, leaveWord(b.owedPath))
+		b.start()
+		b.wait(time.Minute)
+		require.Len(t, b.ran(), 2)
+		require.NoFileExists(t, b.owedPath)
+		require.NoError(t, b.close(t.Context()))
 	})
 }
 

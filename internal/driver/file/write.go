@@ -35,6 +35,9 @@ func (d *directory) write(ctx context.Context, name string, content []byte) erro
 		return err
 	}
 	defer root.Close()
+	if err := d.mark(root); err != nil {
+		return err
+	}
 	if same, err := d.holds(root, name, content); err != nil || same {
 		return err
 	}
@@ -152,6 +155,9 @@ func (d *directory) remove(ctx context.Context, name, resourceDir string) error 
 		return err
 	}
 	defer root.Close()
+	if err := d.verify(root); err != nil {
+		return err
+	}
 	info, err := root.Lstat(name)
 	if err == nil && !info.IsDir() { // a directory of that name is not the object
 		d.reload.begin()

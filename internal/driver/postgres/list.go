@@ -53,8 +53,15 @@ func readPage(rows pgx.Rows, resource string, page []driver.Listed) ([]driver.Li
 	var key string
 	var hash []byte
 	_, err := pgx.ForEachRow(rows, []any{&key, &hash}, func() error {
-		page = append(page, driver.Listed{Resource: resource, Key: key, Hashes: []driver.Hash{driver.Hash(hash)}})
+		listed := driver.Listed{Resource: resource, Key: key, Hashes: []driver.Hash{foreign}}
+		if len(hash) == len(foreign) {
+			listed.Hashes[0] = driver.Hash(hash)
+		}
+		page = append(page, listed)
 		return nil
 	})
 	return page, err
 }
+
+// foreign is the hash of what cannot be the content of any spec, such as NULL in a table of the user's own: a sync replaces it.
+var foreign = driver.HashSpec(nil)

@@ -153,12 +153,28 @@ func (d *database) withTable(ctx context.Context, call func() error) error {
 	if !d.create || codeOf(err) != undefinedTable {
 		return err
 	}
-	_, err = d.pool.Exec(ctx, d.sql.create)
-	// Two calls that make it at once: IF NOT EXISTS looks before the other one has it.
+	err = d.makeTable(ctx)
+	// Where somebody holds the lock, two calls may make it at once: IF NOT EXISTS looks before the other one has it.
 	if code := codeOf(err); err != nil && code != uniqueViolation && code != duplicateTable && code != duplicateObject {
 		return err
 	}
 	return call()
+}
+
+// makeTable makes the table, one process after the other: of two at once the server's log would show one as an error. It waits
+// for the lock for as long as making it takes, and not for a stranger who holds it.
+func (d *database) makeTable(ctx context.Context) error {
+	return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
+		_ = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '1s'"); err != nil {
+				return err
+			}
+			_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", d.sql.lock)
+			return err
+		})
+		_, err := tx.Exec(ctx, d.sql.create)
+		return err
+	})
 }
 
 // checkNames refuses what a text column cannot hold, before it spoils a batch.

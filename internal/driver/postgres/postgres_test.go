@@ -210,6 +210,51 @@ func TestManyCallsMakeTheTableOnce(t *testing.T) {
 	require.Equal(t, make([]driver.Outcome, 20), outcomes)
 }
 
+// Several processes that start at once and find no table do not fill the server's log with errors of each other.
+func TestF98_ProcessesThatMakeTheTableAtOnceDisturbNobody(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	var wg sync.WaitGroup
+	outcomes := make([]driver.Outcome, 20)
+	for i := range outcomes {
+		d := open(t, db.URL, driver.Options{"create": true})
+		wg.Go(func() { outcomes[i] = d.Apply(t.Context(), object(fmt.Sprint(i), `1`, 1, 1)) })
+	}
+	wg.Wait()
+	require.Equal(t, make([]driver.Outcome, 20), outcomes)
+	require.NotContains(t, db.Log(t), "duplicate key")
+	require.NotContains(t, db.Log(t), "already exists")
+}
+
+// A stranger who holds the lock that makers take keeps nobody from making the table.
+func TestF98_NobodyWaitsForAStrangersLock(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	d := open(t, db.URL, driver.Options{"create": true})
+	require.Equal(t, driver.Done(), d.Apply(t.Context(), object("a", `1`, 1, 1)))
+	lock := db.Conn(t)
+	// The same lock for the same table, which is made anew.
+	_, err := lock.Exec(t.Context(), `SELECT pg_advisory_lock_shared(hashtextextended('reconciler create "reconciled_objects"', 0))`)
+	require.NoError(t, err)
+	db.Exec(t, `DROP TABLE reconciled_objects`)
+	require.Equal(t, driver.Done(), d.Apply(t.Context(), object("a", `1`, 1, 1)))
+}
+
+// A table of the user's own may hold rows that no call has written.
+func TestF80_ARowWithoutASpecDiffersFromEverySpec(t *testing.T) {
+	t.Parallel()
+	db, d := made(t, nil)
+	db.Exec(t, `ALTER TABLE reconciled_objects ALTER spec DROP NOT NULL, DROP CONSTRAINT reconciled_objects_pkey; ALTER TABLE reconciled_objects ALTER key DROP NOT NULL`)
+	db.Exec(t, `CREATE UNIQUE INDEX ON reconciled_objects (target, resource, key); DELETE FROM reconciled_objects`)
+	db.Exec(t, `INSERT INTO reconciled_objects VALUES ('test', 'apps', 'a', NULL, 1, 1), ('test', 'apps', 'b', '1', 1, 1), ('test', 'apps', NULL, '1', 1, 1)`)
+	found := map[string][]driver.Hash{}
+	for listed, err := range d.(driver.Lister).List(t.Context(), "apps") {
+		require.NoError(t, err)
+		found[listed.Key] = listed.Hashes
+	}
+	require.Equal(t, map[string][]driver.Hash{"a": {driver.HashSpec(nil)}, "b": {driver.HashSpec([]byte(`1`))}}, found)
+}
+
 func TestListReadsPages(t *testing.T) {
 	t.Parallel()
 

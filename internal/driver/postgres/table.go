@@ -14,6 +14,7 @@ type table struct {
 // statements are the SQL texts of one table.
 type statements struct {
 	create     string
+	lock       string // name of the lock that who makes the table takes
 	apply      string
 	applyBatch string
 	remove     string
@@ -30,6 +31,7 @@ func (t table) statements() statements {
 	replacer := strings.NewReplacer(pairs...)
 	return statements{
 		create:     replacer.Replace(createSQL),
+		lock:       replacer.Replace("reconciler create {table}"),
 		apply:      replacer.Replace(insertSQL + applySQL + conflictSQL),
 		applyBatch: replacer.Replace(insertSQL + applyBatchSQL + conflictSQL + returningSQL),
 		remove:     replacer.Replace(removeSQL),
@@ -88,6 +90,6 @@ SELECT NOT EXISTS (SELECT FROM removed) AND EXISTS (
 )`
 
 const listSQL = `SELECT {key}, substring(sha256(convert_to({spec}::text, 'UTF8')) FROM 1 FOR 16)
-FROM {table} WHERE {target} = $1::text AND {resource} = $2::text`
+FROM {table} WHERE {target} = $1::text AND {resource} = $2::text AND {key} IS NOT NULL`
 
 const listOrderSQL = ` ORDER BY {key} LIMIT $3::int`

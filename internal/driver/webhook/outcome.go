@@ -28,7 +28,11 @@ func answered(action driver.Action, status int, retryAfter string, now time.Time
 	case status == http.StatusNotImplemented:
 		return driver.Terminal(nil)
 	case status == http.StatusRequestTimeout, status == http.StatusTooEarly, status == http.StatusTooManyRequests, status >= 500:
-		if after := parseRetryAfter(retryAfter, now); after > 0 {
+		after := parseRetryAfter(retryAfter, now)
+		switch {
+		case after > 0 && status == http.StatusTooManyRequests:
+			return driver.SlowDown(after, nil)
+		case after > 0:
 			return driver.RetryAfter(after, nil)
 		}
 		return driver.Backoff(nil)

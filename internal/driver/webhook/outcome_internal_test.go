@@ -66,6 +66,7 @@ func TestAnswersBecomeOutcomes(t *testing.T) {
 		got := answered(c.action, c.status, c.after, now)
 		require.Equal(t, c.want, got.Verdict, "%s %d %q", c.action, c.status, c.after)
 		require.Equal(t, c.pause, got.After, "%s %d %q", c.action, c.status, c.after)
+		require.Equal(t, c.status == http.StatusTooManyRequests && c.pause > 0, got.Whole, "%s %d %q", c.action, c.status, c.after)
 	}
 }
 

@@ -28,6 +28,8 @@ const (
 	idleConnections = 256
 	idleTimeout     = 90 * time.Second
 	keepAlive       = 30 * time.Second
+	// bodyWait is how long the rest of an answer is waited for: its first line has said what came of the call.
+	bodyWait = 2 * time.Second
 )
 
 type hook struct {
@@ -87,8 +89,10 @@ func (h *hook) send(ctx context.Context, method string, action driver.Action, re
 		return driver.Backoff(context.Cause(ctx))
 	}
 	var connected atomic.Bool // the trace may be told by another goroutine
+	whole, cut := context.WithCancel(ctx)
+	defer cut()
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), method, h.address.of(ref), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(whole, trace), method, h.address.of(ref), bytes.NewReader(body))
 	if err != nil {
 		// The error repeats the URL.
 		return driver.Terminal(errors.New("the object's names do not make a URL"))
@@ -99,6 +103,7 @@ func (h *hook) send(ctx context.Context, method string, action driver.Action, re
 		return h.scrubber.Outcome(h.unanswered(ctx, method, connected.Load(), err))
 	}
 	defer resp.Body.Close()
+	defer time.AfterFunc(bodyWait, cut).Stop()
 	answer, _ := io.ReadAll(io.LimitReader(resp.Body, bodyReadMax))
 	outcome := answered(action, resp.StatusCode, resp.Header.Get("Retry-After"), h.timeOf(resp.Header))
 	if outcome.Verdict == driver.VerdictDone {

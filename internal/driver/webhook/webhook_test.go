@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
@@ -47,6 +48,32 @@ func endpoint(t *testing.T, answer http.HandlerFunc) (url string, requests chan 
 	}))
 	t.Cleanup(server.Close)
 	return server.URL, requests
+}
+
+// What an endpoint answers stands, also when the rest of the answer does not come.
+func TestF85_ASlowBodyKeepsItsVerdict(t *testing.T) {
+	t.Parallel()
+	for status, want := range map[int]driver.Verdict{200: driver.VerdictDone, 422: driver.VerdictTerminal, 429: driver.VerdictRetryAfter, 500: driver.VerdictBackoff} {
+		t.Run(http.StatusText(status), func(t *testing.T) {
+			t.Parallel()
+			url, _ := endpoint(t, func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Retry-After", map[bool]string{true: "30"}[status == 429])
+				w.WriteHeader(status)
+				_, _ = io.WriteString(w, "the first line\n")
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			d := open(t, driver.Options{"url": url})
+			outcome := d.Apply(ctx, object("apps", "a", `{}`))
+			require.NoError(t, ctx.Err(), "it is not waited for the rest until the time is up")
+			require.Equal(t, want, outcome.Verdict)
+			if want != driver.VerdictDone {
+				require.ErrorContains(t, outcome.Err, fmt.Sprintf("PUT %s: %d %s: the first line", url, status, http.StatusText(status)))
+			}
+		})
+	}
 }
 
 func TestRequestsCarryTheObject(t *testing.T) {

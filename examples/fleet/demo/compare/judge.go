@@ -48,6 +48,9 @@ func (w Wanted) Directory(target, dir string) (Found, error) {
 			found.Leftovers++
 			return nil
 		}
+		if file == filepath.Join(dir, ".reconciler-owner") { // whose directory it is
+			return nil
+		}
 		found.Files++
 		path, err := filepath.Rel(dir, file)
 		if err != nil {

@@ -1,0 +1,124 @@
+package database
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// patience is how long tests wait for what must happen.
+const patience = time.Minute
+
+// fleetPool returns a pool of a fleet's.
+func fleetPool(t *testing.T, f *Fleet, url string) *pgxpool.Pool {
+	t.Helper()
+	pool, err := NewPool(t.Context(), url, Options{Name: "fleet", Fleet: f})
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+// ask begins a statement that does not end by itself, and returns what becomes of it once it has begun.
+func ask(t *testing.T, f *Fleet, pool *pgxpool.Pool, sql string) <-chan error {
+	t.Helper()
+	conn, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	answer := make(chan error, 1)
+	before := waiting(f)
+	go func() {
+		defer conn.Release()
+		_, err := conn.Exec(context.WithoutCancel(t.Context()), sql)
+		answer <- err
+	}()
+	require.Eventually(t, func() bool { return waiting(f) > before }, patience, time.Millisecond)
+	return answer
+}
+
+// waiting is how many connections wait for an answer.
+func waiting(f *Fleet) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for s := range f.sockets {
+		if s.since() != 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// ended looks, as if it were later, until a statement ends, and returns how.
+func ended(t *testing.T, f *Fleet, later time.Duration, answer <-chan error) (err error) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		f.look(f.elapsed() + later) // between writing and reading nobody waits
+		select {
+		case err = <-answer:
+			return true
+		default:
+			return false
+		}
+	}, patience, time.Millisecond)
+	return err
+}
+
+// I1: connections on which an answer was due when the server was found silent, and still is seconds later, are ended, and
+// those that nobody used are dropped. Newer ones are left alone.
+func TestF77_SilentConnectionsAreEnded(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	line := pgtest.NewLine(t, db.URL)
+	f := NewFleet(nil)
+	pool, healthy := fleetPool(t, f, line.URL), fleetPool(t, f, db.URL)
+	idle, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	held, err := pool.Acquire(t.Context())
+	require.NoError(t, err)
+	idle.Release()
+	held.Release()
+	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 2 }, patience, time.Millisecond)
+	line.Swallow()
+	hung := ask(t, f, pool, "SELECT 1")
+
+	f.Suspect()
+	f.look(f.elapsed())
+	require.NoError(t, pool.Ping(t.Context()), "the idle connections of before are gone")
+	slow := ask(t, f, healthy, "SELECT pg_sleep(3600)")
+	err = ended(t, f, suspectFor, hung)
+	require.True(t, IsUnavailable(err), "%v", err)
+	require.Empty(t, slow, "the slow one goes on")
+
+	err = ended(t, f, maxSilence, slow)
+	require.True(t, IsUnavailable(err), "nothing takes that long: %v", err)
+	require.NoError(t, healthy.Ping(t.Context()))
+}
+
+// What a role or database sets for its sessions does not reach ours.
+func TestF27_IdleSessionTimeoutOfARoleIsOverruled(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	role := db.Role(t, "impatient", "")
+	db.Exec(t, "ALTER ROLE "+role+" SET idle_session_timeout = '3s'")
+	pool, err := NewPool(t.Context(), db.URLFor(role), Options{})
+	require.NoError(t, err)
+	defer pool.Close()
+	var value string
+	const show = "SHOW idle_session_timeout"
+	require.NoError(t, pool.QueryRow(t.Context(), show).Scan(&value))
+	require.Equal(t, "0", value)
+	for _, settings := range []map[string]string{nil, Session(), WalkSession()} {
+		want := "0"
+		if settings != nil {
+			want = "15s"
+		}
+		conn, err := Connect(t.Context(), db.URLFor(role), Options{Settings: settings})
+		require.NoError(t, err)
+		require.NoError(t, conn.QueryRow(t.Context(), show).Scan(&value))
+		require.Equal(t, want, value)
+		require.NoError(t, conn.Close(t.Context()))
+	}
+}

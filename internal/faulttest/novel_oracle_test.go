@@ -1,0 +1,68 @@
+package faulttest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// A definition decides which rows are wanted, from the moment on at which it is committed.
+func TestModelKnowsDefinitions(t *testing.T) {
+	t.Parallel()
+	start := time.Now().Add(-time.Minute)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	place := "t0"
+	runs := func(key string, size int64) *row {
+		return &row{Resource: "extra", Key: key, Place: &place, Running: true, Size: size, Version: 1}
+	}
+	define := func(seconds, variant int) change {
+		return change{At: at(seconds), Seq: int64(seconds), Tab: tabDefinition, New: &row{Key: "extra", Variant: variant}}
+	}
+	m := newModel([]string{"t0"}, []change{
+		{At: at(1), Seq: 1, Tab: "extra", New: runs("even", 2)}, {At: at(1), Seq: 2, Tab: "extra", New: runs("odd", 3)},
+		define(10, variantEven), define(20, 0), define(30, variantNone),
+	})
+	even, odd := object{"t0", "extra", "even"}, object{"t0", "extra", "odd"}
+	require.Equal(t, []moment{{at(1), true}, {at(30), false}}, m.Moments[even])
+	require.Equal(t, []moment{{at(1), true}, {at(10), false}, {at(20), true}, {at(30), false}}, m.Moments[odd])
+	require.True(t, m.unwanted(odd, at(5), at(15)))
+	require.False(t, m.unwanted(even, at(5), at(15)), "a delete of it would be baseless")
+}
+
+// The oracle of silence looks where something is wanted and could be called for.
+func TestSilenceIsNoticed(t *testing.T) {
+	t.Parallel()
+	w := &world{timeline: newTimeline()}
+	p := &process{started: true, exited: make(chan struct{}), began: time.Now().Add(-time.Hour)}
+	w.replicas = []*replica{{world: w, name: "r0", current: p}}
+	e := &endpoint{plan: targetPlan{Name: "t0"}}
+	w.wishes.wish("t0")
+	require.Zero(t, w.silentSince(e), "there was no call yet")
+	c := w.journal.begin(call{Object: object{"t0", "num", "1"}})
+	require.Zero(t, w.silentSince(e), "the call came after the wish")
+	w.wishes.wish("t0")
+	require.Equal(t, c.Begin, w.silentSince(e))
+	w.timeline.ill(partServer)
+	require.Zero(t, w.silentSince(e), "the server is away")
+	w.timeline = newTimeline()
+	p.began = time.Now()
+	require.Zero(t, w.silentSince(e), "the process has just started")
+	p.began = time.Now().Add(-time.Hour)
+	w.drained = "t0"
+	require.Zero(t, w.silentSince(e), "nothing is wanted there any more")
+}
+
+// What the server has dated is told from when it happened by the only offset that fits.
+func TestTimesOfAClockThatJumpsAreActual(t *testing.T) {
+	t.Parallel()
+	w := &world{clock: new(pgtest.Clock)}
+	now := time.Now()
+	require.Equal(t, now, w.actual(now))
+	for _, by := range offsets {
+		ago := now.Add(-90 * time.Second)
+		require.Equal(t, ago, w.actual(ago.Add(by)))
+	}
+}

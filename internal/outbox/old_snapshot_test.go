@@ -1,0 +1,185 @@
+package outbox
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// blocks is what a plan says about the blocks that its statement touched, functions included, in its first line about any.
+var blocks = regexp.MustCompile(`Buffers: shared((?: (?:hit|read|dirtied|written)=\d+)+)`)
+
+// path executes what stands on the path of a change, and counts the blocks that each statement touches.
+type path struct {
+	b       *bed
+	conn    *pgx.Conn
+	queries *store.Queries
+	crew    *desired.Resource
+	touched int
+	keys    int
+}
+
+func newPath(b *bed) *path {
+	p := &path{b: b}
+	p.conn = b.db.Explaining(b.t, p.count)
+	p.queries = store.New(p.conn)
+	catalog := &desired.Catalog{}
+	_, err := catalog.Reload(b.t.Context(), b.db.Pool)
+	require.NoError(b.t, err)
+	p.crew, _ = catalog.ByName("crew")
+	p.exec("SET auto_explain.log_buffers = on")
+	return p
+}
+
+func (p *path) count(plan string) {
+	found := blocks.FindStringSubmatch(plan)
+	if found == nil {
+		return
+	}
+	for part := range strings.FieldsSeq(found[1]) {
+		name, number, _ := strings.Cut(part, "=")
+		n, err := strconv.Atoi(number)
+		require.NoError(p.b.t, err)
+		if name == "hit" || name == "read" {
+			p.touched += n
+		}
+	}
+}
+
+func (p *path) exec(sql string) {
+	p.b.t.Helper()
+	_, err := p.conn.Exec(p.b.t.Context(), sql)
+	require.NoError(p.b.t, err, sql)
+}
+
+// called gives the next object its row, as the first call for it does. It was due before any look.
+func (p *path) called() {
+	p.b.t.Helper()
+	p.keys++
+	p.b.exec(`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+		VALUES (1, 1, $1, 'pending', true, true, clock_timestamp() - interval '1 hour')`, strconv.Itoa(p.keys))
+}
+
+// settle records the result of the call, and the cursor.
+func (p *path) settle(at Tick) error {
+	return p.queries.Settle(p.b.t.Context(), store.SettleParams{
+		TargetID: 1, Owner: instance, Term: 1, ResourceIds: []int32{1}, Keys: []string{strconv.Itoa(p.keys)}, States: []string{"applied"},
+		Wanted: []bool{true}, Present: []bool{true}, DesiredRevisions: []int64{at.Revision}, AppliedRevisions: []int64{at.Revision},
+		AppliedHashes: [][]byte{make([]byte, 16)}, FailedHashes: [][]byte{{}}, Attempts: []int32{0}, Errors: []string{""}, HeldBy: []string{""},
+		Approved: []bool{false}, Delays: []float64{-1}, Called: []bool{true}, Matches: []string{""}, CursorRevision: at.Revision, CursorSnapshot: at.Snapshot,
+	})
+}
+
+// tick makes a revision of a change.
+func (p *path) tick() Tick {
+	p.b.t.Helper()
+	p.b.change("a")
+	rows, err := p.queries.TickInsert(p.b.t.Context(), store.TickInsertParams{PageRows: 10, Owner: instance, Term: 1})
+	require.NoError(p.b.t, err)
+	require.NotEmpty(p.b.t, rows)
+	return Tick{Revision: rows[0].Revision, Snapshot: rows[0].Snapshot}
+}
+
+// lead moves the leader's cursor.
+func (p *path) lead(at Tick) error {
+	if err := p.queries.LeaderFence(p.b.t.Context(), store.LeaderFenceParams{Owner: instance, Term: 1}); err != nil {
+		return err
+	}
+	return p.queries.LeaderCursorWrite(p.b.t.Context(), store.LeaderCursorWriteParams{Owner: instance, Term: 1, Revision: at.Revision, Snapshot: at.Snapshot})
+}
+
+// expand marks a hundred objects.
+func (p *path) expand() error {
+	_, err := p.crew.Expand(p.b.t.Context(), p.conn, json.RawMessage(`{"team_id": 1}`))
+	return err
+}
+
+// look reads what an owner and wait() read again and again.
+func (p *path) look(at Tick) error {
+	ctx := p.b.t.Context()
+	if _, err := p.queries.TargetSteering(ctx, 1); err != nil {
+		return err
+	}
+	if _, err := p.queries.TargetLoad(ctx, 1); err != nil {
+		return err
+	}
+	_, err := p.queries.CursorPassed(ctx, store.CursorPassedParams{TargetID: 1, Revision: at.Revision})
+	return err
+}
+
+// blocks counts what each step touches: the least of several times, for one may be the first on a new block.
+func (p *path) blocks() map[string]int {
+	t := p.b.t
+	t.Helper()
+	least := map[string]int{}
+	var at Tick
+	for range 5 {
+		p.called()
+		for _, step := range []struct {
+			name string
+			do   func() error
+		}{
+			{"tick", func() error { at = p.tick(); return nil }},
+			{"settle", func() error { return p.settle(at) }},
+			{"leader's cursor", func() error { return p.lead(at) }},
+			{"expansion", p.expand},
+			{"look", func() error { return p.look(at) }},
+		} {
+			p.touched = 0
+			require.NoError(t, step.do(), step.name)
+			require.Positive(t, p.touched, step.name)
+			if n, ok := least[step.name]; !ok || p.touched < n {
+				least[step.name] = p.touched
+			}
+		}
+	}
+	return least
+}
+
+// I2: somebody's transaction keeps every version of every row. What a change costs must not grow with what happened since it began.
+func TestF94_ChangesCostTheSameHoweverOldASnapshotIs(t *testing.T) {
+	t.Parallel()
+	const rounds, objects = 2500, 100
+	b := newBed(t)
+	b.exec(joinedApps)
+	b.exec(`INSERT INTO reconciler.targets (name, owner, term, lease_ttl) VALUES ('eu', $1, 1, '1 hour'), ('us', NULL, 0, '0')`, instance)
+	b.exec(fmt.Sprintf(`INSERT INTO members SELECT 'm' || n, 1, 'eu' FROM generate_series(1, %d) AS n`, objects))
+	b.exec(fmt.Sprintf(`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash, match)
+		SELECT 1 + n %% 2, r.id, 'm' || n, 'applied', true, true, substr(sha256('x'), 1, 16), '{"team_id": 1}'
+		FROM reconciler.resources r, generate_series(1, %d) AS n WHERE r.name = 'crew'`, objects))
+	p := newPath(b)
+	reader, err := b.db.Pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, reader.Rollback(t.Context())) }()
+	_, err = reader.Exec(t.Context(), `SELECT count(*) FROM apps`)
+	require.NoError(t, err)
+
+	round := func() {
+		at := p.tick()
+		p.called()
+		require.NoError(t, p.settle(at))
+		require.NoError(t, p.lead(at))
+	}
+	for range 50 {
+		round()
+	}
+	young := p.blocks()
+	for range rounds {
+		round()
+	}
+	old := p.blocks()
+	t.Logf("blocks after 50 rounds: %v; after %d: %v", young, rounds, old)
+	for name, n := range old {
+		// A tree may have grown by a level: one block for each look into it.
+		require.LessOrEqual(t, n, young[name]*3/2+10, name)
+	}
+}

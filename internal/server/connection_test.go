@@ -1,0 +1,46 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+const tracked = `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text);
+	SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(image)')`
+
+// through has a process connect through a line.
+func through(line *pgtest.Line) func(*config.Config) {
+	return func(cfg *config.Config) {
+		cfg.DatabaseURL, cfg.DirectURL = config.NewURL(line.URL), config.NewURL(line.URL)
+	}
+}
+
+// I1: connections go dead without a word while new ones work. No part of the process goes on waiting on one of them.
+func TestF77_HalfOpenConnectionsAreGivenUp(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.db.Exec(t, tracked)
+	line := pgtest.NewLine(t, w.db.URL)
+	eu := newPlace()
+	p := w.startWith(through(line), named("eu", eu))
+	want := map[string]string{}
+	for n := range 3 {
+		w.db.Exec(t, `INSERT INTO apps (id, region, image) VALUES ($1, 'eu', 'v1')`, n)
+		want[fmt.Sprintf("app/%d", n)] = `"v1"`
+		eu.eventually(t, want)
+		line.Swallow()
+	}
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	for n := range 3 {
+		want[fmt.Sprintf("app/%d", n)] = `"v2"`
+	}
+	eu.eventually(t, want)
+	require.NotEmpty(t, w.logged("heartbeat_recovered"))
+	line.Cut()
+	p.stop(t)
+}

@@ -1,0 +1,179 @@
+package server_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// pair is a primary with a database, and a standby of it.
+type pair struct {
+	*world
+
+	old, promoted *pgtest.Cluster
+	before, after *pgtest.DB // on the old primary, and on the promoted one
+	eu            *place
+}
+
+func newPair(t *testing.T) *pair {
+	t.Helper()
+	old := pgtest.Server(t)
+	db := old.New(t)
+	standby := old.Standby(t)
+	p := &pair{old: old, promoted: standby, before: db, after: standby.Same(t, db), eu: newPlace()}
+	p.world = setupOn(t, db) // what must hold in the end is looked at before the pools are closed
+	db.Exec(t, tracked)
+	db.Exec(t, `INSERT INTO apps SELECT n, 'eu', 'v1' FROM generate_series(1, 3) AS n`)
+	return p
+}
+
+// failOver promotes the standby; the old primary goes on.
+func (p *pair) failOver() {
+	p.t.Helper()
+	p.promoted.AwaitReplay(p.t, p.old)
+	p.promoted.Promote(p.t)
+	p.db = p.after
+}
+
+// has waits until the target has all objects at a version.
+func (p *pair) has(version string) {
+	p.t.Helper()
+	want := map[string]string{}
+	for n := range 3 {
+		want[fmt.Sprintf("app/%d", n+1)] = `"` + version + `"`
+	}
+	p.eu.eventually(p.t, want)
+}
+
+func (p *pair) set(version string) {
+	p.t.Helper()
+	p.db.Exec(p.t, `UPDATE apps SET image = $1`, version)
+}
+
+// urls has a process use URLs.
+func urls(database, direct string, listen *string) func(*config.Config) {
+	return func(cfg *config.Config) {
+		cfg.DatabaseURL, cfg.DirectURL = config.NewURL(database), config.NewURL(direct)
+		if listen != nil {
+			cfg.Listen = *listen
+		}
+	}
+}
+
+// called returns the specs that the target was called with, each once, in order.
+func (p *pair) called() (specs []string) {
+	_, calls, _ := p.eu.snapshot()
+	for _, c := range calls {
+		specs = append(specs, c.Spec)
+	}
+	return slices.Compact(specs)
+}
+
+// I3, I12: the old primary comes back after a failover and takes writes. A process that has seen the new one never goes back, though
+// the old one is first in its URL; nor does one that begins while both take writes.
+func TestF88_OldPrimaryThatComesBackIsRefused(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	url := pgtest.URLs(p.before.Name, p.old, p.promoted)
+	first := p.startWith(urls(url, url, nil), named("eu", p.eu))
+	p.has("v1")
+	p.promoted.AwaitReplay(t, p.old)
+	p.old.StopImmediate(t)
+	p.failOverDead()
+	p.set("v3")
+	p.has("v3")
+	require.NotEmpty(t, p.logged("database_restored"))
+
+	p.old.Start(t)
+	// Everything of the process there ends, once.
+	p.db.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
+	p.set("v4")
+	p.has("v4")
+	p.eventually("the old primary is named", func() bool { return len(p.logged("server_refused")) > 0 })
+	require.Contains(t, p.logged("server_refused")[0], fmt.Sprintf("the server at %s is an old primary and is not used: it is on timeline 1, and timeline 2 of the same system was seen at %s", p.old.Addr(), p.promoted.Addr()))
+	first.stop(t)
+
+	second := p.startWith(urls(url, url, nil), named("eu", p.eu))
+	p.set("v5")
+	p.has("v5")
+	second.stop(t)
+	require.Equal(t, []string{`"v1"`, `"v3"`, `"v4"`, `"v5"`}, p.called())
+	require.Equal(t, "0", textOf(t, p.before, `SELECT epoch::text FROM reconciler.settings`), "the old primary was left alone")
+}
+
+// failOverDead is failOver when the old primary has stopped.
+func (p *pair) failOverDead() {
+	p.t.Helper()
+	p.promoted.Promote(p.t)
+	p.db = p.after
+}
+
+func textOf(t *testing.T, db *pgtest.DB, sql string) (text string) {
+	t.Helper()
+	// The pool may have connections of before the crash.
+	require.NoError(t, db.Conn(t).QueryRow(t.Context(), sql).Scan(&text))
+	return text
+}
+
+// I3: work and leases are on two servers for a while: one moved address, two names. The process stops, says why, and goes on
+// when all of its connections lead to the new primary.
+func TestF89_ConnectionsToTwoServersStopUntilTheyAgree(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	work, direct := pgtest.NewLine(t, p.before.URL), pgtest.NewLine(t, p.before.URL)
+	listen := "127.0.0.1:0"
+	daemon := p.startWith(urls(work.URL, direct.URL, &listen), named("eu", p.eu))
+	p.has("v1")
+	p.failOver()
+	work.Lead(t, p.db.URL)
+	work.Cut()
+	p.eventually("readyz names both servers", func() bool {
+		body := p.ready()
+		return strings.Contains(body, "is an old primary and is not used") && strings.Contains(body, "timeline 2")
+	})
+	p.set("v2")
+	require.NotContains(t, p.called(), `"v2"`)
+
+	direct.Lead(t, p.db.URL)
+	p.has("v2")
+	p.eventually("it is ready", func() bool { return p.ready() == "ok\n" })
+	require.Equal(t, []string{`"v1"`, `"v2"`}, p.called())
+	daemon.stop(t)
+}
+
+// ready returns what /readyz of the process answers.
+func (p *pair) ready() string {
+	lines := p.logged("msg=listening")
+	if len(lines) == 0 {
+		return ""
+	}
+	_, addr, _ := strings.Cut(lines[len(lines)-1], "address=")
+	answer, err := http.Get("http://" + addr + "/readyz")
+	require.NoError(p.t, err)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(p.t, err)
+	return string(body)
+}
+
+// Two URLs that lead to two databases are an error at the start, which names both.
+func TestF89_TwoDatabasesAreRefusedAtTheStart(t *testing.T) {
+	t.Parallel()
+	w, other := setup(t), pgtest.New(t)
+	p := w.startWith(urls(other.URL, w.db.URL, nil), named("eu", newPlace()))
+	var err error
+	select {
+	case err = <-p.done:
+	case <-t.Context().Done():
+	}
+	require.ErrorContains(t, err, "is in another database (system ")
+	require.ErrorContains(t, err, "let database_url and direct_url lead to one database")
+}

@@ -1,0 +1,96 @@
+package server_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+)
+
+// I7: what nobody wants any more while its first call is under way is known all the same to whatever looks for what is to be
+// deleted: no orphan is left at a target that cannot list.
+func TestF1_CallsUnderWayAreKnownToWhateverDeletes(t *testing.T) {
+	t.Parallel()
+	const rows, calls = 300, 4
+	for name, c := range map[string]struct{ order, reason string }{
+		"Truncate": {`TRUNCATE apps`, "resource"},
+		"Track":    {`SELECT reconciler.track('app', 'apps', '{id}', 'region', running => 'running AND false', spec => 'to_jsonb(image)')`, "resource"},
+		"Release":  {`SELECT reconciler.release('eu', 'delete')`, "resync"},
+		"Untrack":  {`SELECT reconciler.untrack('app', 'delete')`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.fleet(0)
+			eu := newPlace()
+			w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Minute }))
+			w.wait()
+			g := eu.shut(t, nil)
+			w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, $1) AS i`, rows)
+			for range calls {
+				g.next(t)
+			}
+			said := w.text(c.order)
+			require.NotContains(t, said, "it had no objects")
+			// The calls end only after the sync has looked at the ledger: it is complete if it found none of them.
+			w.eventually("the sync has begun", func() bool {
+				return c.reason == "" || w.text(`SELECT (count(*) > 0)::text FROM reconciler.sync_runs WHERE reason = $1 AND state IN ('running', 'complete')
+					AND (state = 'complete' OR tombstones > 0 OR (SELECT count(*) FROM reconciler.ledger WHERE present) >= $2)`, c.reason, calls) == "true"
+			})
+			g.lift()
+			w.wait()
+			w.settled("0", `SELECT count(*)::text FROM reconciler.ledger`)
+			require.Empty(t, eu.have(), "%s", said)
+			if name == "Untrack" {
+				require.True(t, strings.HasSuffix(said, "objects of app are being deleted"), said)
+				w.settled("0", `SELECT count(*)::text FROM reconciler.resources`)
+			}
+		})
+	}
+}
+
+// I7, I12: a process dies between the first call for an object and the ledger, the row goes, and everything that was to be
+// read is forgotten. The object is deleted all the same, at a target that cannot list.
+func TestF7_FirstCallOfADeadOwnerOutlivesStartOver(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(2)
+	eu := newPlace()
+	v := w.startVictim(newMortal(eu, "after", func(c call) bool { return c.Key == "9" }))
+	w.converged()
+	w.db.Exec(t, `INSERT INTO apps VALUES (9, 'eu', 'v1')`)
+	select {
+	case <-v.driver.caught:
+	case <-time.After(deadline):
+		require.FailNow(t, "no call came")
+	}
+	v.kill()
+	w.db.Exec(t, `DELETE FROM apps WHERE id = 9`)
+	w.db.Exec(t, `SELECT reconciler.start_over('test')`)
+	w.start(named("eu", eu, quick))
+	w.settled("true", `SELECT clean::text FROM reconciler.targets WHERE name = 'eu'`)
+	w.converged()
+}
+
+// I5: objects that wait for the rate limit are in the ledger already, and not in the target: their rows go, and nothing is
+// called for what was never there.
+func TestF1_WhatWaitsForItsTurnIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(0)
+	eu := newPlace()
+	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency, c.Rate = 4, 0.4 }))
+	w.wait()
+	w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, 4) AS i`)
+	w.eventually("one is called for, the others wait", func() bool {
+		return w.text(`SELECT string_agg(concat(state, present), ' ' ORDER BY state) FROM reconciler.ledger`) == "pendingt pendingt pendingt appliedt"
+	})
+	w.db.Exec(t, `DELETE FROM apps`)
+	w.converged()
+	_, calls, _ := eu.snapshot()
+	require.Len(t, calls, 2, "%v", calls)
+	require.Equal(t, calls[0].Key, calls[1].Key)
+}

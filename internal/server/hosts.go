@@ -1,0 +1,64 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+)
+
+// hosts says by which names the HTTP servers may be asked. A page in somebody's browser can have a name of its own lead here (DNS
+// rebinding) and would then read what is served as if it came from itself; it cannot do so by an address, by localhost, or by a
+// name without a dot.
+type hosts map[string]bool
+
+// newHosts allows the name that is listened on, that of this machine, and those of the config.
+func newHosts(listen, names string) hosts {
+	allowed := hosts{}
+	if host, _, err := net.SplitHostPort(listen); err == nil {
+		allowed[canonical(host)] = true
+	}
+	if host, err := os.Hostname(); err == nil {
+		allowed[canonical(host)] = true
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		allowed[canonical(strings.TrimSpace(name))] = true
+	}
+	delete(allowed, "")
+	return allowed
+}
+
+func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
+
+// allows reports whether a Host header, with or without a port, is a name of ours.
+func (h hosts) allows(header string) bool {
+	host := header
+	if name, _, err := net.SplitHostPort(header); err == nil {
+		host = name
+	}
+	host = canonical(strings.Trim(host, "[]"))
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	return !strings.Contains(host, ".") || strings.HasSuffix(host, ".localhost") || h[host]
+}
+
+// only serves those that ask by a name of ours, and no page of another site.
+func (h hosts) only(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !h.allows(r.Host) {
+			http.Error(w, fmt.Sprintf("the name %q is not known here; listen_names in the config allows more", r.Host), http.StatusMisdirectedRequest)
+			return
+		}
+		if origin := r.Header.Get("Origin"); origin != "" {
+			if from, err := url.Parse(origin); err != nil || !strings.EqualFold(from.Host, r.Host) {
+				http.Error(w, "pages of other sites are not served", http.StatusForbidden)
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}

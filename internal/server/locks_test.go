@@ -1,0 +1,149 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// F22: the numbers of advisory locks are no secret, and any role may take them.
+func TestF22_LockThatAStrangerHoldsStopsNobody(t *testing.T) {
+	t.Parallel()
+	for name, take := range map[string]string{
+		"Exclusive": `pg_advisory_lock(n)`, "Shared": `pg_advisory_lock_shared(n)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(1)
+			stranger := w.db.ConnAs(t, w.db.Role(t, "stranger", ""))
+			_, err := stranger.Exec(t.Context(), `SELECT `+take+` FROM generate_series(7165064744911531379, 7165064744911531383) AS n`)
+			require.NoError(t, err)
+			eu := newPlace()
+			w.start(named("eu", eu))
+			eu.eventually(t, want)
+			w.db.Exec(t, `SELECT reconciler.track('other', 'apps', '{id}', 'region', spec => 'to_jsonb(region)')`)
+			want["other/1"] = `"eu"`
+			w.apply(`'release'`, `UPDATE apps SET image = 'v2'`)
+			want["app/1"] = `"v2"`
+			eu.eventually(t, want)
+			w.settled("completed", `SELECT state FROM reconciler.applies`)
+			require.Equal(t, fmt.Sprintf("f | End it, or: SELECT pg_terminate_backend(%d);", stranger.PgConn().PID()),
+				w.text(`SELECT string_agg(DISTINCT concat_ws(' | ', ok, remedy), '; ') FROM reconciler.doctor() WHERE check_name = 'locks'`))
+			require.NoError(t, stranger.Close(t.Context()))
+		})
+	}
+}
+
+// F22: an open transaction that defines a resource keeps others from that, by name, and rollouts from nothing.
+func TestF22_OpenDefinitionKeepsNoRolloutWaiting(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]string{
+		"Track":      `SELECT reconciler.track('other', 'others', '{id}', 'region')`,
+		"SetApplies": `SELECT reconciler.set_applies('idle', true)`,
+		"SetNotify":  `SELECT reconciler.set_notify(false)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(1)
+			w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text); CREATE TABLE idle (id int PRIMARY KEY, region text)`)
+			w.db.Exec(t, `SELECT reconciler.track('idle', 'idle', '{id}', 'region')`)
+			eu := newPlace()
+			w.start(named("eu", eu))
+			eu.eventually(t, want)
+			w.wait()
+			person := w.begin()
+			w.in(person, open)
+			w.apply(`'release'`, `UPDATE apps SET image = 'v2'`)
+			eu.eventually(t, map[string]string{"app/1": `"v2"`})
+			w.settled("completed", `SELECT state FROM reconciler.applies`)
+
+			other := w.db.Conn(t)
+			_, err := other.Exec(t.Context(), `SET lock_timeout = '100ms'`)
+			require.NoError(t, err)
+			_, err = other.Exec(t.Context(), `SELECT reconciler.track('app', 'apps', '{id}', 'region')`)
+			require.ErrorContains(t, err, fmt.Sprintf("resources are being defined in another transaction: pid %d (", person.Conn().PgConn().PID()))
+			require.NoError(t, person.Rollback(t.Context()))
+		})
+	}
+}
+
+// F24: who leaves set_notify() open keeps no leader from its work, and no other from taking it over.
+func TestF24_OpenSetNotifyStopsNobody(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(1)
+	eu := newPlace()
+	p := w.start(named("eu", eu))
+	eu.eventually(t, want)
+	w.wait()
+	person := w.begin()
+	w.in(person, `SELECT reconciler.set_notify(false)`)
+	p.stop(t)
+	w.start(named("eu", eu))
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	eu.eventually(t, map[string]string{"app/1": `"v2"`})
+	// Housekeeping goes on, too.
+	w.db.Exec(t, `SET lock_timeout = '1s'; SELECT reconciler.retain('1 day', 1000, '1 hour'); RESET lock_timeout`)
+	require.Zero(t, w.series("loop_failing"))
+	require.NoError(t, person.Rollback(t.Context()))
+}
+
+// F19: an absurd interval is refused, wherever it comes from.
+func TestF19_AbsurdSoakIsRefused(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	for _, sql := range []string{
+		`SELECT reconciler.begin_apply('release', soak => '293000 years')`,
+		`SELECT reconciler.begin_apply('release', soak => '1 year 1 day')`,
+		`SELECT reconciler.set_applies('app', true, soak => '293000 years')`,
+		`SELECT reconciler.begin_resync('app', soak => '293000 years')`,
+	} {
+		_, err := w.db.Pool.Exec(t.Context(), sql)
+		require.ErrorContains(t, err, "soak must be an interval from zero to a year, not", sql)
+	}
+	w.db.Exec(t, `SELECT reconciler.begin_apply('release', soak => '1 year')`)
+	_, err := w.db.Pool.Exec(t.Context(), `UPDATE reconciler.applies SET soak = '293000 years'`)
+	require.ErrorContains(t, err, "applies_soak_check")
+	for _, sql := range []string{
+		`SELECT reconciler.begin_apply('release', labels => jsonb_build_object('a', repeat('x', 100000)))`,
+		`SELECT reconciler.begin_apply('release', waves => jsonb_build_array(jsonb_build_array(repeat('x', 2000000))))`,
+	} {
+		_, err := w.db.Pool.Exec(t.Context(), sql)
+		require.ErrorContains(t, err, "must have at most", sql)
+	}
+}
+
+// F21: a table that somebody has locked keeps the changes of other tables waiting no longer than it takes to see that.
+func TestF21_LockedTableKeepsNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(20)
+	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL, n int); INSERT INTO others VALUES (1, 'eu', 0)`)
+	w.db.Exec(t, `SELECT reconciler.track('other', 'others', '{id}', 'region', spec => 'to_jsonb(n)')`)
+	eu := newPlace()
+	p := w.start(named("eu", eu))
+	w.eventually("the first sync is complete", func() bool { return eu.size() == 21 })
+	w.wait()
+	p.stop(t)
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	person := w.begin()
+	w.in(person, `LOCK TABLE apps IN ACCESS EXCLUSIVE MODE`)
+	w.start(named("eu", eu))
+	begun := time.Now()
+	for n := range 6 {
+		w.db.Exec(t, `UPDATE others SET n = $1`, n+1)
+		eu.until(t, func(have map[string]string, _ []call) bool { return have["other/1"] == fmt.Sprint(n+1) }, func() string { return "a change of the other table" })
+	}
+	require.Less(t, time.Since(begun), 40*time.Second, "each waits for the lock")
+	require.NotEmpty(t, w.logged("rows_unreadable"), "it is said")
+	require.NoError(t, person.Rollback(t.Context()))
+	w.eventually("what was locked is applied", func() bool {
+		have, _, _ := eu.snapshot()
+		return have["app/20"] == `"v2"`
+	})
+}

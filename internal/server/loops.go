@@ -1,0 +1,69 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/loop"
+)
+
+const (
+	// poolEvery is how often a pool is asked for a connection that answers, and poolTimeout how long that may take.
+	poolEvery   = 10 * time.Second
+	poolTimeout = 5 * time.Second
+	// poolAgain is the pause after it did not answer.
+	poolAgain = time.Second
+)
+
+var errSlowPool = errors.New("no connection of the pool answers in time")
+
+// watchLoops has what fails noticed, logged and written down.
+func (s *Server) watchLoops(ctx context.Context, group *errgroup.Group) {
+	reporter := &loop.Reporter{Monitor: s.loops, Pool: s.beats, Instance: s.instance}
+	for _, run := range []func(context.Context){s.loops.Run, reporter.Run, s.fleet.Run, func(ctx context.Context) { s.fleet.Watch(ctx, s.urls()...) }} {
+		group.Go(func() error {
+			run(ctx)
+			return nil
+		})
+	}
+	group.Go(func() error { return s.probePool(ctx, loop.PoolWork, s.work) })
+	group.Go(func() error { return s.probePool(ctx, loop.PoolDirect, s.direct) })
+}
+
+// probePool asks a pool again and again for a connection that answers: a pooler may be paused, a network may swallow what
+// is sent, and whoever waits for an answer cannot tell.
+func (s *Server) probePool(ctx context.Context, name loop.Name, pool *pgxpool.Pool) error {
+	entry := s.loops.Loop(name, "")
+	for {
+		err := pingPool(ctx, pool)
+		if ctx.Err() != nil {
+			return nil
+		}
+		entry.Done(err)
+		pause := poolEvery
+		if err != nil {
+			pause = poolAgain
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func pingPool(ctx context.Context, pool *pgxpool.Pool) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, poolTimeout, errSlowPool)
+	defer cancel()
+	err := pool.Ping(ctx)
+	if err != nil && errors.Is(context.Cause(ctx), errSlowPool) {
+		return fmt.Errorf("%w (%s)", errSlowPool, poolTimeout)
+	}
+	return database.Explain(err)
+}

@@ -1,0 +1,34 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// An apply that nobody opens holds its own objects and nobody else's, however many they are: more than may wait in memory here.
+func TestF79_ALargeApplyThatIsNotOpenHoldsNoOtherResource(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, image text); CREATE TABLE sites (id int PRIMARY KEY, host text)`)
+	w.db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', '''eu''', spec => 'to_jsonb(image)'), reconciler.track('site', 'sites', '{id}', '''eu''', spec => 'to_jsonb(host)')`)
+	eu := newPlace()
+	w.start(named("eu", eu))
+	w.db.Exec(t, `INSERT INTO sites VALUES (1, 'a')`)
+	eu.eventually(t, map[string]string{"site/1": `"a"`})
+
+	open := w.text(`SELECT pg_get_functiondef('reconciler.open_apply'::regproc)`)
+	w.db.Exec(t, w.text(`SELECT regexp_replace(pg_get_functiondef('reconciler.open_apply'::regproc), '\nBEGIN\n', E'\nBEGIN\nRETURN false;\n')`))
+	w.apply(`'large'`, `INSERT INTO apps SELECT n, 'v1' FROM generate_series(1, 10000) AS n`)
+	w.seen("eu")
+	w.db.Exec(t, `UPDATE sites SET host = 'b'`)
+	eu.eventually(t, map[string]string{"site/1": `"b"`})
+	require.Equal(t, "pending", w.text(`SELECT state FROM reconciler.applies`))
+	// What has no room in memory is in the ledger: it waits for its turn there.
+	w.settled("true", `SELECT (count(*) > 0)::text FROM reconciler.objects WHERE resource = 'app' AND state = 'pending'`)
+
+	w.db.Exec(t, open)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	require.Equal(t, 10_001, eu.size())
+	w.converged()
+}

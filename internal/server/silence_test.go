@@ -1,0 +1,140 @@
+package server_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// refuses is SQL that makes writes to a table fail, and works what ends that.
+func refuses(when, table string) string {
+	return `CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not now'; END $$;
+		CREATE TRIGGER refuse BEFORE ` + when + ` ON reconciler.` + table + ` FOR EACH ROW EXECUTE FUNCTION public.refuse()`
+}
+
+const works = `DROP FUNCTION public.refuse CASCADE`
+
+// away is SQL that takes a function away, and back what brings it back.
+func away(function string) string {
+	return `ALTER FUNCTION reconciler.` + function + ` RENAME TO away`
+}
+
+func back(function string) string { return `ALTER FUNCTION reconciler.away RENAME TO ` + function }
+
+// Whichever loop fails again and again: status, doctor, /readyz, a metric and the log say so, and stop saying so when it works.
+func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
+	t.Parallel()
+	const change, control = `UPDATE apps SET image = image || 'x'`, `SELECT pg_notify('reconciler_control', '')`
+	for loop, c := range map[string]struct{ broken, provoke, mended string }{
+		"tick":   {refuses("INSERT", "ticks"), change, works},
+		"expand": {away("fence_leader"), `UPDATE owners SET name = name || 'x'`, back("fence_leader")},
+		// One that cannot be opened fails by itself, unless even that cannot be written down.
+		"open": {away("open_applies") + `; ALTER FUNCTION reconciler.fail_apply RENAME TO away_too`, `SELECT reconciler.begin_apply('release')`,
+			`ALTER FUNCTION reconciler.away_too RENAME TO fail_apply; ` + back("open_applies")},
+		"retain":      {away("retain"), "", back("retain")},
+		"forget":      {away("forget_applies"), "", back("forget_applies")},
+		"definitions": {away("key_text"), control, back("key_text")},
+		"turns":       {away("turns"), `SELECT pg_notify('reconciler_turn', '')`, back("turns")},
+		"turn":        {away("claim_operations"), `SELECT reconciler.begin_apply('release'); UPDATE apps SET image = image || 'x'`, back("claim_operations")},
+		"settle":      {refuses("INSERT OR UPDATE", "ledger"), change, works},
+		"sync":        {refuses("UPDATE", "sync_runs"), `SELECT reconciler.resync('eu')`, works},
+		"heartbeat":   {refuses("INSERT", "heartbeats"), "", works},
+	} {
+		t.Run(loop, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.fleet(1)
+			w.db.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
+				CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
+				SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
+			eu := newPlace()
+			w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", eu))
+			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+			w.wait()
+			require.Zero(t, w.series("loop_failing"))
+			require.Equal(t, "0", w.text(`SELECT count(*)::text FROM reconciler.failing_loops`))
+
+			w.db.Exec(t, c.broken)
+			if c.provoke != "" {
+				w.db.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
+			}
+			w.eventually("the metric says so", func() bool { return w.series("loop_failing", loop) == 1 && w.series("loop_failures_total", loop) >= 1 })
+			w.eventually("the probe says so", func() bool {
+				return strings.HasPrefix(w.ready(), "503 ") && strings.Contains(w.ready(), "loop "+loop+" ")
+			})
+			w.eventually("doctor says so", func() bool {
+				return w.text(`SELECT count(*)::text FROM reconciler.doctor() WHERE check_name = 'loops' AND NOT ok AND finding LIKE $1 AND remedy <> ''`, loop+" of %") == "1"
+			})
+			w.eventually("the status says so", func() bool {
+				return w.text(`SELECT (state IN ('error', 'unowned') AND last_error LIKE '%has been failing since%')::text FROM reconciler.status WHERE target = 'eu'`) == "true"
+			})
+			if loop == "heartbeat" {
+				require.NotEmpty(t, w.logged("msg=heartbeat_failed"))
+			} else {
+				require.NotEmpty(t, w.logged("msg=loop_failing loop="+loop+" "))
+			}
+
+			w.db.Exec(t, c.mended)
+			w.db.Exec(t, control)
+			w.eventually("all is well", func() bool {
+				return w.ready() == "200 ok" && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
+			})
+			require.Equal(t, "t", w.text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor() WHERE check_name = 'loops'`))
+		})
+	}
+}
+
+// A pooler that is paused answers nothing at all: whoever works through it waits, and all the same it is told.
+func TestF93_PausedPoolerIsSeen(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	pooler := w.db.Pooler(t, pgtest.PoolerAdmin)
+	eu := newPlace()
+	w.startWith(func(c *config.Config) {
+		c.Listen, c.DatabaseURL = "127.0.0.1:0", config.NewURL(pooler.URL)
+	}, named("eu", eu))
+	w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+	w.wait()
+	pooler.Pause(t)
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	w.eventually("the probe says so", func() bool { return strings.Contains(w.ready(), "loop pool_work has been failing for") })
+	w.eventually("doctor says so", func() bool {
+		return w.text(`SELECT count(*)::text FROM reconciler.doctor() WHERE check_name = 'loops' AND NOT ok AND remedy <> ''`) != "0"
+	})
+	w.eventually("the status says so", func() bool {
+		return w.text(`SELECT (state IN ('error', 'unowned'))::text FROM reconciler.status WHERE target = 'eu'`) == "true"
+	})
+	require.EqualValues(t, 1, w.series("loop_failing", "pool_work"))
+	require.NotEmpty(t, w.logged("msg=loop_failing loop=pool_work "))
+	pooler.Resume(t)
+	w.converged()
+	w.eventually("all is well", func() bool {
+		return w.ready() == "200 ok" && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
+	})
+}
+
+var listening = regexp.MustCompile(`key=listen address=(\S+)`)
+
+// ready asks the probe of the process that was started last.
+func (w *world) ready() string {
+	w.t.Helper()
+	lines := w.logged("msg=listening")
+	if len(lines) == 0 {
+		return ""
+	}
+	resp, err := http.Get("http://" + listening.FindStringSubmatch(lines[len(lines)-1])[1] + "/readyz")
+	require.NoError(w.t, err)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(w.t, err)
+	return fmt.Sprintf("%d %s", resp.StatusCode, strings.TrimSpace(string(body)))
+}
