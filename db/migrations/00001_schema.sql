@@ -16,10 +16,9 @@ $$;
 -- +goose StatementEnd
 COMMENT ON SCHEMA reconciler IS 'Makes the outside world equal to rows: definitions, outbox, ledger and the functions to steer them.';
 
-CREATE TABLE reconciler.settings (
+CREATE TABLE reconciler.installation (
     singleton         boolean PRIMARY KEY DEFAULT true CHECK (singleton),
     id                uuid NOT NULL DEFAULT gen_random_uuid(),
-    notify            boolean NOT NULL DEFAULT true,
     system_identifier bigint,
     timeline          bigint,
     database_oid      oid,
@@ -28,12 +27,20 @@ CREATE TABLE reconciler.settings (
     floor_revision    bigint NOT NULL DEFAULT 0,
     rotated_at        timestamptz NOT NULL DEFAULT clock_timestamp()
 );
-COMMENT ON TABLE reconciler.settings IS 'One row: settings of this database, and which database the ticks were made in.';
-COMMENT ON COLUMN reconciler.settings.id IS 'Of this installation; it goes with a dump. Targets that can keep it know by it whose they are.';
+COMMENT ON TABLE reconciler.installation IS 'One row: which database the ticks were made in, and what retention has removed. No command of people holds it.';
+COMMENT ON COLUMN reconciler.installation.id IS 'Of this installation; it goes with a dump. Targets that can keep it know by it whose they are.';
+COMMENT ON COLUMN reconciler.installation.table_oid IS 'Of this table when the first ticks were made: a dump that is loaded into the same database makes it anew.';
+COMMENT ON COLUMN reconciler.installation.epoch IS 'Grows each time a restore, dump and reload, or failover is noticed.';
+COMMENT ON COLUMN reconciler.installation.floor_revision IS 'A cursor below this revision has missed outbox rows that retention removed; its target is synced in full.';
+INSERT INTO reconciler.installation DEFAULT VALUES;
+
+-- What people set is not in the row that the leader needs: they may leave the transaction in which they set it open.
+CREATE TABLE reconciler.settings (
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    notify    boolean NOT NULL DEFAULT true
+);
+COMMENT ON TABLE reconciler.settings IS 'One row: settings of this database that people change.';
 COMMENT ON COLUMN reconciler.settings.notify IS 'Whether capture triggers may NOTIFY. Set with reconciler.set_notify().';
-COMMENT ON COLUMN reconciler.settings.table_oid IS 'Of this table when the first ticks were made: a dump that is loaded into the same database makes it anew.';
-COMMENT ON COLUMN reconciler.settings.epoch IS 'Grows each time a restore, dump and reload, or failover is noticed.';
-COMMENT ON COLUMN reconciler.settings.floor_revision IS 'A cursor below this revision has missed outbox rows that retention removed; its target is synced in full.';
 INSERT INTO reconciler.settings DEFAULT VALUES;
 
 -- Locks of ours that people's commands hold to the end of their transactions are locks of rows of this table: no other role

@@ -95,7 +95,7 @@ $$;
 CREATE FUNCTION reconciler.interest() RETURNS SETOF pg_snapshot
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     (SELECT snapshot FROM reconciler.ticks ORDER BY revision DESC LIMIT 1)
-    UNION ALL SELECT c.snapshot FROM reconciler.settings s, reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c WHERE c.revision >= s.floor_revision
+    UNION ALL SELECT c.snapshot FROM reconciler.installation s, reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c WHERE c.revision >= s.floor_revision
     UNION ALL SELECT c.snapshot FROM reconciler.cursor_of(0) AS c WHERE c.snapshot IS NOT NULL
 $$;
 
@@ -134,7 +134,7 @@ BEGIN
             exact := middle.revision;
         END IF;
     END LOOP;
-    RETURN least(exact, (SELECT min(c.revision) FROM reconciler.cursors c, reconciler.settings s
+    RETURN least(exact, (SELECT min(c.revision) FROM reconciler.cursors c, reconciler.installation s
                          WHERE c.revision >= s.floor_revision AND NOT reconciler.unread(part, c.snapshot)));
 END
 $$;
@@ -152,13 +152,13 @@ DECLARE
     newest   record;
     first_   bigint;
     used     boolean;
-    state    reconciler.settings;
-    held     boolean;
+    state    reconciler.installation;
 BEGIN
-    -- Somebody may hold the row: set_notify() in a transaction that is open. Then only what everybody has read goes.
-    PERFORM FROM reconciler.settings FOR NO KEY UPDATE SKIP LOCKED;
-    held := FOUND;
-    SELECT * INTO state FROM reconciler.settings;
+    -- Somebody may hold the row: start_over() in a transaction that is open. Where cursors stand is decided there first.
+    SELECT * INTO state FROM reconciler.installation FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN '';
+    END IF;
     SELECT * INTO newest FROM reconciler.ticks ORDER BY revision DESC LIMIT 1;
     SELECT * INTO old_tick FROM reconciler.ticks WHERE at < clock_timestamp() - max_age ORDER BY revision DESC LIMIT 1;
     FOR i IN 1..3 LOOP -- the oldest first
@@ -170,22 +170,21 @@ BEGIN
             CONTINUE;
         END;
         IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) THEN
-            UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
+            UPDATE reconciler.installation SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: everybody has read it', part);
         END IF;
-        CONTINUE WHEN NOT held;
         -- Never drop what no tick has covered yet: nobody could know that it is missing.
         CONTINUE WHEN newest.revision IS NULL OR reconciler.unread(part, newest.snapshot);
         EXECUTE format('SELECT seq FROM %s LIMIT 1', part) INTO first_;
         -- Numbers bound the rows and no more: each turn of the parts skips some. Counting is for when they could be too many.
         IF (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows
            AND (SELECT count(*) FROM (SELECT FROM reconciler.outbox LIMIT max_rows + 1) AS counted) > max_rows THEN
-            UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
+            UPDATE reconciler.installation SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: the outbox was longer than %s rows', part, max_rows);
         ELSIF old_tick.revision IS NOT NULL AND NOT reconciler.unread(part, old_tick.snapshot) THEN
-            UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
+            UPDATE reconciler.installation SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: its rows were older than %s', part, max_age);
         END IF;
@@ -193,10 +192,10 @@ BEGIN
     -- Move on to the next part when the one in use is worth it and the next is empty.
     part := format('reconciler.outbox_%s', here & 3)::regclass;
     -- A time in the future is of before the server's clock was put back.
-    IF held AND pg_relation_size(part) > 0 AND NOT state.rotated_at BETWEEN clock_timestamp() - rotate_after AND clock_timestamp()
+    IF pg_relation_size(part) > 0 AND NOT state.rotated_at BETWEEN clock_timestamp() - rotate_after AND clock_timestamp()
        AND pg_relation_size(format('reconciler.outbox_%s', (here + 1) & 3)::regclass) = 0 THEN
         PERFORM setval('reconciler.outbox_seq', (here + 1) << 20);
-        UPDATE reconciler.settings SET rotated_at = clock_timestamp();
+        UPDATE reconciler.installation SET rotated_at = clock_timestamp();
         RETURN format('moved on to outbox_%s', (here + 1) & 3);
     END IF;
     RETURN '';
@@ -229,35 +228,35 @@ $$;
 -- adopt compares the database with the one that the ticks were made in. After a restore, a dump and reload, or a
 -- failover to another timeline, outbox, ticks and ledger may be older than what the targets have: everything is then
 -- read again and applied anew. Terms jump to the time of day, above any that the lost part of history gave out.
--- A dump that is loaded into the same database is known by the table of settings, which is another one then.
+-- A dump that is loaded into the same database is known by this table, which is another one then.
 -- Files that were put back are those of the same server. Only a process knows then that something is missing: known is
 -- the newest revision that it has seen, and those to come are above it. An old primary that comes back after a failover is no
 -- restored database: a process that has seen a later timeline of the same system, or another system, is refused (SQLSTATE RC002).
 CREATE FUNCTION reconciler.adopt(known bigint DEFAULT 0, seen_system bigint DEFAULT NULL, seen_timeline bigint DEFAULT 0) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    state  reconciler.settings;
+    state  reconciler.installation;
     here   record;
     lost   boolean;
 BEGIN
-    SELECT s.*, 'reconciler.settings'::regclass::oid AS table_oid INTO here FROM reconciler.this_server() AS s;
+    SELECT s.*, 'reconciler.installation'::regclass::oid AS table_oid INTO here FROM reconciler.this_server() AS s;
     IF here.system <> seen_system OR here.timeline < seen_timeline THEN
         RAISE EXCEPTION 'this server is not used: it is system %, timeline %, and system %, timeline % was seen elsewhere', here.system, here.timeline, seen_system, seen_timeline
             USING ERRCODE = 'RC002', DETAIL = format('%s %s %s', here.system, here.timeline, here.database),
                 HINT = 'An old primary that came back after a failover must be stopped, or made a standby of the new one.';
     END IF;
-    -- Nearly always there is nothing to do, and somebody may hold the row: set_notify() in a transaction that is open.
-    IF known <= coalesce((SELECT max(revision) FROM reconciler.ticks), 0) AND EXISTS (SELECT FROM reconciler.settings s
+    -- Nearly always there is nothing to do, and somebody may hold the row: start_over() in a transaction that is open.
+    IF known <= coalesce((SELECT max(revision) FROM reconciler.ticks), 0) AND EXISTS (SELECT FROM reconciler.installation s
         WHERE (s.system_identifier, s.timeline, s.database_oid, s.table_oid) IS NOT DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid)) AND EXISTS (SELECT FROM reconciler.ticks) THEN
         RETURN false;
     END IF;
-    SELECT * INTO state FROM reconciler.settings FOR UPDATE;
+    SELECT * INTO state FROM reconciler.installation FOR UPDATE;
     -- Read under the lock: somebody else may have noticed, and started over above what is known here.
     lost := known > coalesce((SELECT max(revision) FROM reconciler.ticks), 0);
     IF (state.system_identifier, state.timeline, state.database_oid, state.table_oid) IS NOT DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid) AND NOT lost THEN
         RETURN false;
     END IF;
-    UPDATE reconciler.settings SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database, table_oid = here.table_oid;
+    UPDATE reconciler.installation SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database, table_oid = here.table_oid;
     IF lost THEN
         INSERT INTO reconciler.ticks (revision, snapshot) VALUES (known, pg_current_snapshot());
     END IF;
@@ -287,7 +286,7 @@ BEGIN
     next_ := greatest(coalesce((SELECT max(revision) FROM reconciler.ticks), 0) + 1000, floor_);
     DELETE FROM reconciler.ticks;
     INSERT INTO reconciler.ticks (revision, snapshot) VALUES (next_, pg_current_snapshot());
-    UPDATE reconciler.settings SET epoch = epoch + 1, floor_revision = next_;
+    UPDATE reconciler.installation SET epoch = epoch + 1, floor_revision = next_;
     DELETE FROM reconciler.instances;
     DELETE FROM reconciler.heartbeats;
     UPDATE reconciler.sync_runs SET state = 'failed', finished_at = clock_timestamp(), error = start_over.reason WHERE state IN ('requested', 'running');

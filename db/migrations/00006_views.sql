@@ -162,7 +162,7 @@ CREATE VIEW reconciler.outbox_lag AS
 SELECT t.target, t.revision AS cursor_revision, newest.revision AS newest_revision, CASE WHEN t.revision IS NOT NULL THEN greatest(newest.revision - t.revision, 0) END AS revisions,
     round(CASE WHEN t.revision IS NULL THEN NULL ELSE coalesce(extract(epoch FROM clock_timestamp() - missed.at), 0) END::numeric, 3)::double precision AS seconds,
     CASE WHEN t.revision IS NULL THEN NULL ELSE coalesce(p.rows, 0) END AS rows,
-    t.revision < (SELECT s.floor_revision FROM reconciler.settings s) AS below_floor
+    t.revision < (SELECT s.floor_revision FROM reconciler.installation s) AS below_floor
 FROM reconciler.target_cursors t
 LEFT JOIN (SELECT max(k.revision) AS revision FROM reconciler.ticks k) AS newest ON true
 LEFT JOIN LATERAL (SELECT k.at FROM reconciler.ticks k WHERE k.revision > t.revision ORDER BY k.revision LIMIT 1) AS missed ON true
@@ -194,7 +194,7 @@ SELECT t.name AS target,
         WHEN t.guard_since IS NOT NULL OR l.stopped > 0 THEN 'held'
         WHEN l.failing + l.blocked > 0 THEN 'failing'
         WHEN t.draining THEN 'draining'
-        WHEN c.revision IS NULL OR c.revision < (SELECT s.floor_revision FROM reconciler.settings s) OR y.sync IS NOT NULL THEN 'syncing'
+        WHEN c.revision IS NULL OR c.revision < (SELECT s.floor_revision FROM reconciler.installation s) OR y.sync IS NOT NULL THEN 'syncing'
         WHEN l.pending + l.held > 0 OR c.revision < newest.revision THEN 'pending'
         ELSE 'ok'
     END AS state,

@@ -154,7 +154,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHEN t.circuit_open_since IS NOT NULL THEN format('%s %s.', t.name, reconciler.circuit_text(t))
         WHEN t.draining THEN format('all objects of %s are being deleted there, as release() asked.', t.name)
         WHEN c.revision IS NULL THEN format('%s has no cursor: a full sync is due.', t.name)
-        WHEN c.revision < (SELECT s.floor_revision FROM reconciler.settings s) THEN format('%s was away longer than the outbox keeps changes: a full sync is due.', t.name)
+        WHEN c.revision < (SELECT s.floor_revision FROM reconciler.installation s) THEN format('%s was away longer than the outbox keeps changes: a full sync is due.', t.name)
     END
     FROM reconciler.cursor_of(t.id) AS c
 $$;

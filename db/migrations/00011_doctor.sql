@@ -110,7 +110,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHERE t.configured AND k.at < clock_timestamp() - interval '5 minutes'
         UNION ALL
         SELECT t.name, format('%s was away longer than the outbox keeps changes', t.name)
-        FROM reconciler.settings s, reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c WHERE t.configured AND c.revision < s.floor_revision
+        FROM reconciler.installation s, reconciler.targets t CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c WHERE t.configured AND c.revision < s.floor_revision
     )
     SELECT 'outbox', false, l.finding, format('SELECT * FROM reconciler.status WHERE target = %L;', l.name) FROM late l
     UNION ALL

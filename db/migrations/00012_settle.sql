@@ -168,7 +168,7 @@ BEGIN
     PERFORM reconciler.fence(raise_cursor.target_id, raise_cursor.owner, raise_cursor.term);
     c := reconciler.cursor_of(raise_cursor.target_id);
     IF c.revision IS NOT NULL THEN
-        raised := greatest(c.revision, (SELECT s.floor_revision FROM reconciler.settings s));
+        raised := greatest(c.revision, (SELECT s.floor_revision FROM reconciler.installation s));
         PERFORM reconciler.write_cursor(raise_cursor.target_id, raised, c.snapshot);
     END IF;
     PERFORM reconciler.require_sync(raise_cursor.target_id, 'retention', false);

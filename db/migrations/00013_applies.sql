@@ -187,7 +187,7 @@ CREATE FUNCTION reconciler.begin_apply(title text, on_failure text DEFAULT 'halt
     soak interval DEFAULT '0', attempts integer DEFAULT 10, labels jsonb DEFAULT '{}') RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    here integer := (SELECT s.epoch FROM reconciler.settings s);
+    here integer := (SELECT s.epoch FROM reconciler.installation s);
     n    bigint;
 BEGIN
     SELECT a.id INTO n FROM reconciler.applies a WHERE a.epoch = here AND a.xid = pg_current_xact_id() AND NOT a.automatic;
@@ -280,7 +280,7 @@ DECLARE
     with_ jsonb;
     n     bigint;
 BEGIN
-    IF EXISTS (SELECT FROM reconciler.settings s JOIN reconciler.applies a ON a.epoch = s.epoch AND a.xid = pg_current_xact_id()) THEN
+    IF EXISTS (SELECT FROM reconciler.installation s JOIN reconciler.applies a ON a.epoch = s.epoch AND a.xid = pg_current_xact_id()) THEN
         RETURN;
     END IF;
     SELECT r.rollout INTO with_ FROM reconciler.resources r WHERE r.id = begin_rollout.resource_id AND r.rollout IS NOT NULL;
@@ -662,7 +662,7 @@ CREATE FUNCTION reconciler.open_apply(owner uuid, term bigint, apply_id bigint, 
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     a       reconciler.applies;
-    here    integer := (SELECT s.epoch FROM reconciler.settings s);
+    here    integer := (SELECT s.epoch FROM reconciler.installation s);
     upto    record;
     n       record;
     touched bigint[];

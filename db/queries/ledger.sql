@@ -59,7 +59,7 @@ WHERE p.target_id = sqlc.arg(target_id)::int AND p.at > clock_timestamp() - make
 
 -- name: Home :one
 -- Which installation this is, as targets are told.
-SELECT id::text AS id, coalesce(system_identifier::text, '')::text AS system, current_database()::text AS database FROM reconciler.settings;
+SELECT id::text AS id, coalesce(system_identifier::text, '')::text AS system, current_database()::text AS database FROM reconciler.installation;
 
 -- name: TargetSteering :one
 -- What a person may have changed, in one look: whether an object is due, too. With ORDER BY and LIMIT that is one step on an index

@@ -75,7 +75,7 @@ SELECT reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most
 -- The page's size is a subquery so that the planner does not know it: with a number it takes all rows for fewer than a page
 -- on a table without statistics, and sorts a backlog of millions anew for each page (220 ms against 3).
 SELECT f.floor_revision, coalesce(d.xid, '0'::xid8)::xid8 AS xid, coalesce(d.seq, 0)::bigint AS seq, coalesce(d.resource_id, 0)::int AS resource_id, d.target, d.key, d.dependency_id, d.image
-FROM (SELECT floor_revision FROM reconciler.settings) AS f LEFT JOIN LATERAL (SELECT n.* FROM (
+FROM (SELECT floor_revision FROM reconciler.installation) AS f LEFT JOIN LATERAL (SELECT n.* FROM (
     (SELECT o.xid, o.seq, o.resource_id, o.target, o.key, o.dependency_id, o.image
      FROM (SELECT xip FROM pg_snapshot_xip(sqlc.arg(from_snapshot)::text::pg_snapshot) AS xip
            WHERE xip >= sqlc.arg(after_xid)::text::xid8 AND pg_visible_in_snapshot(xip, sqlc.arg(to_snapshot)::text::pg_snapshot)) AS x

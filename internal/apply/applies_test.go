@@ -373,7 +373,7 @@ func TestApplyOfAnEarlierEpochFails(t *testing.T) {
 	t.Parallel()
 	db := newAppliesDB(t)
 	id := db.begin(t, "'x'", "UPDATE public.deployments SET image = 'app:2'")
-	db.Exec(t, "UPDATE reconciler.settings SET epoch = epoch + 1")
+	db.Exec(t, "UPDATE reconciler.installation SET epoch = epoch + 1")
 	db.open(t, id, 10)
 	require.Equal(t, "failed | it could not be opened, and its changes are applied as if there was none: the database was restored before its changes were read",
 		db.line(t, fmt.Sprintf("SELECT state, error FROM reconciler.apply_status WHERE id = %d", id)))

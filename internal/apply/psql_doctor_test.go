@@ -108,7 +108,7 @@ func TestPsqlDoctorFinds(t *testing.T) {
 		{"ASlowConsumer", "INSERT INTO reconciler.ticks (revision, snapshot, at) VALUES (11, pg_current_snapshot(), '2026-01-02 12:00:00+00'); UPDATE reconciler.cursors SET revision = 11 WHERE consumer = (SELECT id FROM reconciler.targets WHERE name = 'us')", []string{
 			"outbox | eu is behind the outbox since 2026-01-02 12:00:00+00 | SELECT * FROM reconciler.status WHERE target = 'eu';",
 		}},
-		{"AConsumerBelowTheFloor", "UPDATE reconciler.settings SET floor_revision = 11; UPDATE reconciler.cursors SET revision = 11 WHERE consumer = (SELECT id FROM reconciler.targets WHERE name = 'us')", []string{
+		{"AConsumerBelowTheFloor", "UPDATE reconciler.installation SET floor_revision = 11; UPDATE reconciler.cursors SET revision = 11 WHERE consumer = (SELECT id FROM reconciler.targets WHERE name = 'us')", []string{
 			"outbox | eu was away longer than the outbox keeps changes | SELECT * FROM reconciler.status WHERE target = 'eu';",
 		}},
 		{"APreparedTransaction", "BEGIN; CREATE TABLE public.prepared (); PREPARE TRANSACTION 'doctor'", []string{

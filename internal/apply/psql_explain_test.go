@@ -143,7 +143,7 @@ var obstacles = []struct {
 		"Target: eu has no cursor: a full sync is due.",
 		"Next: the full sync looks at it.",
 	}},
-	{"SELECT reconciler.write_cursor(t.id, 10, k.snapshot) FROM reconciler.targets t, reconciler.ticks k WHERE t.name = 'eu' AND k.revision = 10; UPDATE reconciler.settings SET floor_revision = 11", "1", []string{
+	{"SELECT reconciler.write_cursor(t.id, 10, k.snapshot) FROM reconciler.targets t, reconciler.ticks k WHERE t.name = 'eu' AND k.revision = 10; UPDATE reconciler.installation SET floor_revision = 11", "1", []string{
 		"Target: eu was away longer than the outbox keeps changes: a full sync is due.",
 		"Next: the target reads the change and looks at the row.",
 	}},

@@ -121,7 +121,7 @@ func TestPsqlStatusOfRandomTargets(t *testing.T) {
 	for revision := 1; revision < drawnRevision; revision++ {
 		db.tick(t, revision)
 	}
-	db.Exec(t, `UPDATE reconciler.settings SET floor_revision = $1`, drawnFloor)
+	db.Exec(t, `UPDATE reconciler.installation SET floor_revision = $1`, drawnFloor)
 
 	batch := &pgx.Batch{}
 	var want []string

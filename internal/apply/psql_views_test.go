@@ -61,7 +61,7 @@ func TestPsqlStatusStateByItself(t *testing.T) {
 	for _, c := range []struct{ state, sql string }{
 		{"unowned", `UPDATE reconciler.targets SET owner = NULL`},
 		{"syncing", `DELETE FROM reconciler.cursors`},
-		{"syncing", `UPDATE reconciler.settings SET floor_revision = 11`},
+		{"syncing", `UPDATE reconciler.installation SET floor_revision = 11`},
 		{"syncing", `INSERT INTO reconciler.sync_runs (target_id, reason) SELECT id, 'resync' FROM reconciler.targets`},
 		{"held", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by) SELECT t.id, r.id, 'c', 'held', false, true, 'guard' FROM reconciler.targets t, reconciler.resources r`},
 		{"failing", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at) SELECT t.id, r.id, 'c', 'failing', false, true, now() FROM reconciler.targets t, reconciler.resources r`},
@@ -235,7 +235,7 @@ func TestPsqlOutboxLag(t *testing.T) {
 	require.Equal(t, []string{"eu | 10 | 12 | 2 | t | 3 | f", "us | 10 | 12 | 2 | t | 2 | f"}, db.lines(t, lag))
 
 	db.record(t, "us", 12)
-	db.Exec(t, "UPDATE reconciler.settings SET floor_revision = 11; INSERT INTO reconciler.targets (name, configured) VALUES ('new', true)")
+	db.Exec(t, "UPDATE reconciler.installation SET floor_revision = 11; INSERT INTO reconciler.targets (name, configured) VALUES ('new', true)")
 	require.Equal(t, []string{"eu | 10 | 12 | 2 | t | 3 | t", "new |  | 12 |  |  |  | ", "us | 12 | 12 | 0 | f | 0 | f"}, db.lines(t, lag))
 }
 

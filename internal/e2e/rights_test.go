@@ -142,7 +142,7 @@ DELETE FROM shop.apps WHERE id = 8; UPDATE shop.teams SET region = 'us' WHERE na
 	require.Equal(t, fmt.Sprintf("reconciler: role %q lacks a right: permission denied for function pause\nhint: as the owner of schema reconciler: SELECT reconciler.grant('%s', 'operator');\n", r.viewer, r.viewer), refused.stderr)
 
 	// The leader's own work: identity of the server (pg_control_system), retention.
-	w.exec(`UPDATE reconciler.settings SET rotated_at = '2000-01-01'`)
+	w.exec(`UPDATE reconciler.installation SET rotated_at = '2000-01-01'`)
 	first.stop()
 	second := w.start()
 	second.awaits("outbox_retained", "done", "moved on to outbox_1")
@@ -156,7 +156,7 @@ DELETE FROM shop.apps WHERE id = 8; UPDATE shop.teams SET region = 'us' WHERE na
 		}
 		return nil
 	}, "the outbox is emptied")
-	require.Equal(t, w.text(`SELECT system_identifier FROM pg_control_system()`), w.text(`SELECT system_identifier FROM reconciler.settings`))
+	require.Equal(t, w.text(`SELECT system_identifier FROM pg_control_system()`), w.text(`SELECT system_identifier FROM reconciler.installation`))
 
 	// DDL by the owner of the table: with ignored columns the triggers name the others, and have to be made anew. That
 	// takes the owner, and the daemon is not; it says what to do, and so does doctor.

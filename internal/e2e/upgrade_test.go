@@ -17,7 +17,7 @@ func (w *world) upgraded() string {
 	w.t.Helper()
 	migrations, err := filepath.Abs("../../db/migrations")
 	require.NoError(w.t, err)
-	const later = "-- +goose Up\nALTER TABLE reconciler.settings ADD COLUMN later boolean NOT NULL DEFAULT true;\n\n-- +goose Down\nALTER TABLE reconciler.settings DROP COLUMN later;\n"
+	const later = "-- +goose Up\nALTER TABLE reconciler.installation ADD COLUMN later boolean NOT NULL DEFAULT true;\n\n-- +goose Down\nALTER TABLE reconciler.installation DROP COLUMN later;\n"
 	require.NoError(w.t, os.WriteFile(w.path("later.sql"), []byte(later), 0o600))
 	overlay, err := json.Marshal(object{"Replace": object{filepath.Join(migrations, "00998_later.sql"): w.path("later.sql")}})
 	require.NoError(w.t, err)

@@ -119,7 +119,7 @@ func crashSilent(w *crashWorld) {
 // crashRotated lets retention move on from the part of the outbox in use at its first look.
 func crashRotated(w *crashWorld) {
 	w.fill()
-	w.exec(`UPDATE reconciler.settings SET rotated_at = '2000-01-01'`)
+	w.exec(`UPDATE reconciler.installation SET rotated_at = '2000-01-01'`)
 }
 
 // crashDrained ends the process in good order, after some work.

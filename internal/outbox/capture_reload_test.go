@@ -42,7 +42,7 @@ func TestCaptureAfterDumpAndReload(t *testing.T) {
 	// The first leader notices: nothing of the old history is believed, everything is applied again.
 	require.Equal(t, []string{"true"}, copied.lines(t, `SELECT reconciler.adopt()::text`))
 	require.Equal(t, []string{"false"}, copied.lines(t, `SELECT reconciler.adopt()::text`))
-	require.Equal(t, []string{"epoch 1, floor 4000001000, newest tick 4000001000"}, copied.lines(t, `SELECT format('epoch %s, floor %s, newest tick %s', epoch, floor_revision, (SELECT max(revision) FROM reconciler.ticks)) FROM reconciler.settings`))
+	require.Equal(t, []string{"epoch 1, floor 4000001000, newest tick 4000001000"}, copied.lines(t, `SELECT format('epoch %s, floor %s, newest tick %s', epoch, floor_revision, (SELECT max(revision) FROM reconciler.ticks)) FROM reconciler.installation`))
 	require.Equal(t, []string{"eu restored t", "us restored t"}, copied.lines(t, `SELECT format('%s %s %s', t.name, s.reason, s.verify) FROM reconciler.sync_runs s JOIN reconciler.targets t ON t.id = s.target_id WHERE s.state = 'requested' ORDER BY 1`))
 	require.Equal(t, []string{"0 cursors, 1 ticks"}, copied.lines(t, `SELECT format('%s cursors, %s ticks', (SELECT count(*) FROM reconciler.cursors) + (SELECT count(*) FROM reconciler.targets WHERE clean), (SELECT count(*) FROM reconciler.ticks))`))
 	// The original is still itself.
@@ -59,10 +59,10 @@ func TestF8_DumpLoadedIntoTheSameDatabaseIsNoticed(t *testing.T) {
 	reload(t, w.DB, w.DB, "--clean")
 	require.Equal(t, []string{"true"}, w.lines(t, `SELECT reconciler.adopt()::text`))
 	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
-	require.Equal(t, []string{"epoch 1"}, w.lines(t, `SELECT format('epoch %s', epoch) FROM reconciler.settings`))
+	require.Equal(t, []string{"epoch 1"}, w.lines(t, `SELECT format('epoch %s', epoch) FROM reconciler.installation`))
 	require.Equal(t, []string{"eu restored"}, w.lines(t, `SELECT format('%s %s', t.name, s.reason) FROM reconciler.sync_runs s JOIN reconciler.targets t ON t.id = s.target_id WHERE s.state = 'requested'`))
 	// What empties and rewrites the table is no restore.
-	w.Exec(t, `VACUUM FULL reconciler.settings`)
+	w.Exec(t, `VACUUM FULL reconciler.installation`)
 	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
 }
 

@@ -14,7 +14,7 @@ func TestDutiesFailAlone(t *testing.T) {
 		sql   string
 		opens bool // applies, all the same
 	}{
-		"Retain":   {refuse("outbox_retained", "BEFORE UPDATE ON reconciler.settings"), true},
+		"Retain":   {refuse("outbox_retained", "BEFORE UPDATE ON reconciler.installation"), true},
 		"Forget":   {`DROP FUNCTION reconciler.forget_applies`, true},
 		"Mend":     {`DROP FUNCTION reconciler.capture_problems CASCADE`, true},
 		"Open":     {`DROP FUNCTION reconciler.open_applies`, false},

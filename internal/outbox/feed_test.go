@@ -257,7 +257,7 @@ func TestConsumerBelowTheFloorIsTold(t *testing.T) {
 	b.change("b")
 	to := b.tick()
 	b.unprimed()
-	b.exec(`UPDATE reconciler.settings SET floor_revision = $1`, middle.Revision)
+	b.exec(`UPDATE reconciler.installation SET floor_revision = $1`, middle.Revision)
 	b.exec(`TRUNCATE reconciler.outbox`)
 	_, err := b.feed.Read(t.Context(), old, to, Position{})
 	require.ErrorIs(t, err, ErrBelowFloor)
@@ -391,7 +391,7 @@ func TestFeedNoticesThatItsDatabaseKnowsLess(t *testing.T) {
 	require.NoError(t, other.Refresh(t.Context()))
 	have, _ := other.Latest()
 	require.Equal(t, latest.Revision, have.Revision)
-	require.Equal(t, "1 epoch, 1 tick", b.text(`SELECT format('%s epoch, %s tick', epoch, (SELECT count(*) FROM reconciler.ticks)) FROM reconciler.settings`))
+	require.Equal(t, "1 epoch, 1 tick", b.text(`SELECT format('%s epoch, %s tick', epoch, (SELECT count(*) FROM reconciler.ticks)) FROM reconciler.installation`))
 
 	b.exec(`UPDATE reconciler.leases SET owner = $1, term = 1, lease_ttl = '1 hour'`, instance)
 	b.change("other")

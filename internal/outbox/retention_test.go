@@ -76,9 +76,9 @@ func TestRetentionDoesNotWaitForAClockThatWasAhead(t *testing.T) {
 		require.NoError(t, err)
 		return what
 	}
-	b.exec(`UPDATE reconciler.settings SET rotated_at = clock_timestamp() - interval '59 minutes'`)
+	b.exec(`UPDATE reconciler.installation SET rotated_at = clock_timestamp() - interval '59 minutes'`)
 	require.Empty(t, retain())
-	b.exec(`UPDATE reconciler.settings SET rotated_at = clock_timestamp() + interval '30 days'`)
+	b.exec(`UPDATE reconciler.installation SET rotated_at = clock_timestamp() + interval '30 days'`)
 	require.Equal(t, "moved on to outbox_1", retain())
 	require.Equal(t, "emptied reconciler.outbox_0: everybody has read it", retain())
 }
@@ -159,7 +159,7 @@ func TestF64_ConsumerThatHasReadEverythingIsNotCutOff(t *testing.T) {
 	b.exec(`DELETE FROM reconciler.ticks WHERE revision < $1`, latest.Revision)
 	b.retain(day, 1_000_000)
 	require.Equal(t, "1", b.rows(), "a is gone")
-	require.Equal(t, fmt.Sprint(at.Revision), b.text(`SELECT floor_revision::text FROM reconciler.settings`))
+	require.Equal(t, fmt.Sprint(at.Revision), b.text(`SELECT floor_revision::text FROM reconciler.installation`))
 	page, err := b.feed.Read(t.Context(), at, latest, Position{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"b"}, keys(page))
@@ -181,7 +181,7 @@ func TestConsumerBeyondMaxAgeIsCutOff(t *testing.T) {
 	b.change("b")
 	latest := b.tick()
 	require.Equal(t, []string{"emptied reconciler.outbox_0: its rows were older than 24:00:00", "moved on to outbox_2"}, b.retain(day, 1_000_000))
-	require.Equal(t, "2", b.text(`SELECT floor_revision::text FROM reconciler.settings`))
+	require.Equal(t, "2", b.text(`SELECT floor_revision::text FROM reconciler.installation`))
 	b.unprimed()
 	_, err := b.feed.Read(t.Context(), old, latest, Position{})
 	require.ErrorIs(t, err, ErrBelowFloor)

@@ -45,7 +45,7 @@ func TestF23_StartOverStallsNobody(t *testing.T) {
 		},
 		"ADumpThatIsBeingMade": func(b *bed) func() {
 			tx := b.begin()
-			b.in(tx, `LOCK TABLE reconciler.outbox, reconciler.ticks, reconciler.settings, reconciler.targets, reconciler.ledger IN ACCESS SHARE MODE`)
+			b.in(tx, `LOCK TABLE reconciler.outbox, reconciler.ticks, reconciler.installation, reconciler.targets, reconciler.ledger IN ACCESS SHARE MODE`)
 			return func() {
 				b.commit(tx)
 				b.change("late")
@@ -73,7 +73,7 @@ func TestF23_StartOverStallsNobody(t *testing.T) {
 			b.takeLead()
 			b.lead()
 			r := b.readFrom(first)
-			floor, err := strconv.ParseInt(b.text(`SELECT floor_revision::text FROM reconciler.settings`), 10, 64)
+			floor, err := strconv.ParseInt(b.text(`SELECT floor_revision::text FROM reconciler.installation`), 10, 64)
 			require.NoError(t, err)
 			require.Greater(t, floor, old.Revision+900, "above what a leader made meanwhile")
 			require.Equal(t, first.Revision, floor)
@@ -118,7 +118,7 @@ func TestF88_OldPrimaryIsNotAdopted(t *testing.T) {
 		_, err := b.db.Pool.Exec(t.Context(), adopt, seen[0], seen[1])
 		require.Equal(t, "RC002", database.Code(err), "%v", err)
 	}
-	require.Equal(t, "0", b.text(`SELECT epoch::text FROM reconciler.settings`))
+	require.Equal(t, "0", b.text(`SELECT epoch::text FROM reconciler.installation`))
 	b.exec(adopt, 0, -1)
-	require.Equal(t, "1", b.text(`SELECT epoch::text FROM reconciler.settings`), "files that were put back")
+	require.Equal(t, "1", b.text(`SELECT epoch::text FROM reconciler.installation`), "files that were put back")
 }

@@ -137,7 +137,7 @@ func TestFirstLeaderDiesBeforeItsCursorIsKept(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
 			b.exec(joinedApps)
-			b.exec(`TRUNCATE reconciler.outbox; UPDATE reconciler.settings SET rotated_at = clock_timestamp()`)
+			b.exec(`TRUNCATE reconciler.outbox; UPDATE reconciler.installation SET rotated_at = clock_timestamp()`)
 			b.listen(func(l *Listener) { l.Off = true })
 			b.lead()
 			if c.begun {
@@ -165,7 +165,7 @@ func TestBatchIsExpandedAgainAfterACrash(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	b.exec(joinedApps)
-	b.exec(`UPDATE reconciler.settings SET rotated_at = clock_timestamp()`) // retention takes nothing meanwhile
+	b.exec(`UPDATE reconciler.installation SET rotated_at = clock_timestamp()`) // retention takes nothing meanwhile
 	b.listen(func(l *Listener) { l.Off = true })
 	b.lead()
 	stop := b.works(1)
@@ -202,7 +202,7 @@ func TestStewardBelowTheFloorHasJoinedResourcesSynced(t *testing.T) {
 	b.change("a")
 	b.eventually("they have a revision", b.covered)
 	require.NoError(t, stopLeader())
-	b.exec(`UPDATE reconciler.settings SET floor_revision = (SELECT max(revision) FROM reconciler.ticks)`)
+	b.exec(`UPDATE reconciler.installation SET floor_revision = (SELECT max(revision) FROM reconciler.ticks)`)
 	b.exec(`TRUNCATE reconciler.outbox`)
 	b.unprimed()
 	b.lead()

@@ -250,7 +250,7 @@ func TestTargetThatWasAwayForTooLongIsSynced(t *testing.T) {
 	w.waitFor("us")
 	w.eventually("what eu has not read is gone", func() bool {
 		w.seen("us") // it is not cut off too
-		w.db.Exec(t, `UPDATE reconciler.settings SET rotated_at = '2000-01-01'`)
+		w.db.Exec(t, `UPDATE reconciler.installation SET rotated_at = '2000-01-01'`)
 		w.db.Exec(t, `SELECT reconciler.retain('1 day', 1000, '0 s')`)
 		return w.text(`SELECT below_floor::text FROM reconciler.outbox_lag WHERE target = 'eu'`) == "true"
 	})

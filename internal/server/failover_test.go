@@ -106,7 +106,7 @@ func TestF88_OldPrimaryThatComesBackIsRefused(t *testing.T) {
 	p.has("v5")
 	second.stop(t)
 	require.Equal(t, []string{`"v1"`, `"v3"`, `"v4"`, `"v5"`}, p.called())
-	require.Equal(t, "0", textOf(t, p.before, `SELECT epoch::text FROM reconciler.settings`), "the old primary was left alone")
+	require.Equal(t, "0", textOf(t, p.before, `SELECT epoch::text FROM reconciler.installation`), "the old primary was left alone")
 }
 
 // failOverDead is failOver when the old primary has stopped.

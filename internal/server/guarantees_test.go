@@ -342,7 +342,7 @@ func (w *world) keeps(key string) bool {
 func (w *world) moveOn() {
 	w.t.Helper()
 	w.eventually("the outbox moves on", func() bool {
-		w.db.Exec(w.t, `UPDATE reconciler.settings SET rotated_at = '2000-01-01'`)
+		w.db.Exec(w.t, `UPDATE reconciler.installation SET rotated_at = '2000-01-01'`)
 		return strings.HasPrefix(w.text(`SELECT reconciler.retain('1 day', 1000000, '0 s')`), "moved on")
 	})
 }
@@ -390,7 +390,7 @@ func TestCursorBelowTheFloorDoesNotComeBack(t *testing.T) {
 	w.moveOn()
 	w.cut("3")
 	// It has read all that went; as if it had not.
-	w.db.Exec(t, `UPDATE reconciler.settings SET floor_revision = (SELECT max(revision) FROM reconciler.ticks)`)
+	w.db.Exec(t, `UPDATE reconciler.installation SET floor_revision = (SELECT max(revision) FROM reconciler.ticks)`)
 	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 1`)
 	w.eventually("the owner is told", func() bool { return len(w.logged("msg=cursor_below_floor")) > 0 })
 	release()

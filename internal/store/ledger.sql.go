@@ -48,7 +48,7 @@ func (q *Queries) GuardPasses(ctx context.Context, arg GuardPassesParams) ([]Gua
 }
 
 const home = `-- name: Home :one
-SELECT id::text AS id, coalesce(system_identifier::text, '')::text AS system, current_database()::text AS database FROM reconciler.settings
+SELECT id::text AS id, coalesce(system_identifier::text, '')::text AS system, current_database()::text AS database FROM reconciler.installation
 `
 
 type HomeRow struct {

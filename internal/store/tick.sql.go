@@ -184,7 +184,7 @@ func (q *Queries) NotifyTick(ctx context.Context) error {
 
 const outboxDelta = `-- name: OutboxDelta :many
 SELECT f.floor_revision, coalesce(d.xid, '0'::xid8)::xid8 AS xid, coalesce(d.seq, 0)::bigint AS seq, coalesce(d.resource_id, 0)::int AS resource_id, d.target, d.key, d.dependency_id, d.image
-FROM (SELECT floor_revision FROM reconciler.settings) AS f LEFT JOIN LATERAL (SELECT n.xid, n.seq, n.resource_id, n.target, n.key, n.dependency_id, n.image FROM (
+FROM (SELECT floor_revision FROM reconciler.installation) AS f LEFT JOIN LATERAL (SELECT n.xid, n.seq, n.resource_id, n.target, n.key, n.dependency_id, n.image FROM (
     (SELECT o.xid, o.seq, o.resource_id, o.target, o.key, o.dependency_id, o.image
      FROM (SELECT xip FROM pg_snapshot_xip($1::text::pg_snapshot) AS xip
            WHERE xip >= $2::text::xid8 AND pg_visible_in_snapshot(xip, $3::text::pg_snapshot)) AS x

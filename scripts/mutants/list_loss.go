@@ -106,7 +106,7 @@ var loss = []Mutant{
 	{
 		Name: "floor-stays", Invariant: "I1", Removed: "the floor rises when unread rows are dropped",
 		Edits: []Edit{{
-			cursorSQL, "            UPDATE reconciler.settings SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));\n            EXECUTE format('TRUNCATE %s', part);\n            RETURN format('emptied %s: the outbox was",
+			cursorSQL, "            UPDATE reconciler.installation SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));\n            EXECUTE format('TRUNCATE %s', part);\n            RETURN format('emptied %s: the outbox was",
 			"            EXECUTE format('TRUNCATE %s', part);\n            RETURN format('emptied %s: the outbox was",
 		}},
 		Package: outboxTests, Run: "^TestConsumerBeyondMaxRowsIsCutOff$",
