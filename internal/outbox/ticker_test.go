@@ -48,6 +48,8 @@ func (b *bed) awaken() (stop func()) {
 func (b *bed) heard(writer *pgx.Conn, fn func()) int {
 	b.t.Helper()
 	ear := b.db.Conn(b.t)
+	// Its session must not stay: once nobody reads what comes it waits to send, and whoever drops a database waits for all sessions.
+	defer func() { require.NoError(b.t, ear.Close(b.t.Context())) }()
 	_, err := ear.Exec(b.t.Context(), "LISTEN reconciler_wake")
 	require.NoError(b.t, err)
 	fn()

@@ -149,6 +149,7 @@ func TestF92_LostCommitsAreToldOf(t *testing.T) {
 	w.wait()
 	const told = `SELECT coalesce(string_agg(finding, ' | '), '') FROM reconciler.doctor() WHERE NOT ok AND check_name = 'targets'`
 	w.settled("1", `SELECT count(*)::text FROM reconciler.targets WHERE lost_at IS NOT NULL`)
+	w.eventually("the sync of eu is over", func() bool { return w.text(told) != "" })
 	require.Regexp(t, `^commits may have been lost when this database was restored or failed over at \S+ \S+, and what they had created in eu stays there: it cannot say what it has$`, w.text(told))
 	require.Contains(t, eu.have(), "app/8")
 	require.NotContains(t, us.have(), "app/18")
