@@ -303,6 +303,18 @@ CREATE INDEX ledger_match ON reconciler.ledger USING gin (match jsonb_path_ops) 
 -- No index by resource alone: on a young table it costs the planner as much as the primary key, and where it wins a
 -- look at one object reads the whole resource. What needs all objects of a resource goes through the targets.
 
+CREATE TABLE reconciler.first_calls (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    target_id   integer NOT NULL,
+    term        bigint NOT NULL,
+    resource_id integer NOT NULL,
+    keys        text[] NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+-- A row lives for as long as the calls: to compress it would cost more than to write it.
+ALTER TABLE reconciler.first_calls ALTER keys SET STORAGE EXTERNAL;
+COMMENT ON TABLE reconciler.first_calls IS 'Objects that an owner calls for and that the ledger does not know yet, one row for each read. What has to trust the ledger takes them into it first.';
+COMMENT ON COLUMN reconciler.first_calls.term IS 'Of the owner. What an owner of before has left is taken into the ledger by the next one.';
+
 CREATE TABLE reconciler.sync_runs (
     id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target_id    integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,

@@ -196,6 +196,7 @@ BEGIN
         END IF;
         UPDATE reconciler.targets x SET draining = true WHERE x.id = t.id;
         PERFORM reconciler.resync(t.name); -- it deletes them
+        PERFORM reconciler.take_in_calls(t.id);
         SELECT count(*) INTO n FROM reconciler.ledger l WHERE l.target_id = t.id;
         RETURN format('%s of %s to be deleted there', reconciler.counted(n, 'object'), t.name);
     END IF;
@@ -204,6 +205,7 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = 'Take it out of the config and restart first; or have its objects deleted there: ' || reconciler.quote_call('release', ARRAY[t.name, 'delete']);
     END IF;
+    PERFORM reconciler.take_in_calls(t.id, t.term);
     DELETE FROM reconciler.ledger l WHERE l.target_id = t.id;
     GET DIAGNOSTICS n = ROW_COUNT;
     DELETE FROM reconciler.targets x WHERE x.id = t.id;

@@ -13,7 +13,7 @@ CREATE FUNCTION reconciler.settle(
     called boolean[], matches text[],
     gone_resource_ids integer[], gone_keys text[],
     cursor_revision bigint, cursor_snapshot text, batch_revision bigint, batch_snapshot text, batch_xid text, batch_seq bigint,
-    count_guard boolean, passed bigint, passed_of bigint, guard_window double precision
+    count_guard boolean, passed bigint, passed_of bigint, guard_window double precision, ended_calls bigint[]
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -55,6 +55,7 @@ BEGIN
         PERFORM reconciler.count_guard(settle.target_id);
     END IF;
     PERFORM reconciler.note_passed(settle.target_id, settle.passed, settle.passed_of, settle.guard_window) WHERE settle.passed > 0;
+    PERFORM reconciler.end_first_calls(settle.ended_calls) WHERE settle.ended_calls <> '{}';
 END
 $$;
 
@@ -99,47 +100,77 @@ END
 $$;
 
 -- record_in_hand gives objects that do not settle soon their ledger row: the owner has them in hand and looks again
--- only after patience, a process that takes over does at once. Those that the ledger did not know have not been called for.
-CREATE FUNCTION reconciler.record_in_hand(target_id integer, owner uuid, term bigint, resource_ids integer[], keys text[], patience interval) RETURNS void
+-- only after patience, a process that takes over does at once. called: the first call for it may have begun, so that it is
+-- present; other objects that the ledger did not know are absent.
+CREATE FUNCTION reconciler.record_in_hand(target_id integer, owner uuid, term bigint, resource_ids integer[], keys text[], called boolean[], patience interval) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM reconciler.fence(record_in_hand.target_id, record_in_hand.owner, record_in_hand.term);
     INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-    SELECT record_in_hand.target_id, n.resource_id, n.key, 'pending', true, false, clock_timestamp() + record_in_hand.patience
-    FROM unnest(record_in_hand.resource_ids, record_in_hand.keys) AS n(resource_id, key)
+    SELECT record_in_hand.target_id, n.resource_id, n.key, 'pending', true, n.called, clock_timestamp() + record_in_hand.patience
+    FROM unnest(record_in_hand.resource_ids, record_in_hand.keys, record_in_hand.called) AS n(resource_id, key, called)
     WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
     ORDER BY n.resource_id, n.key COLLATE "C"
-    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', held_by = NULL, next_attempt_at = excluded.next_attempt_at
+    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = l.wanted OR excluded.present, present = l.present OR excluded.present, held_by = NULL, next_attempt_at = excluded.next_attempt_at
     -- What waits for something else than this process goes on waiting: it is recorded already.
-    WHERE l.state = 'applied';
+    WHERE l.state = 'applied' OR excluded.present AND NOT l.present;
 END
 $$;
 
--- record_first_calls gives objects their ledger row before the first call for them, in the transaction that has read their rows:
--- whatever locks out the readers of these rows finds in the ledger all that may be called for. A key that is not unique is
--- no object. It takes no lock on the target, where it would wait for results to be written: that a late row of a deposed
--- owner asks to be looked at does no harm, and its calls end with its lease.
--- The change that an object is called for was committed before its row, and no cursor has passed it: if a crash of the server
+-- record_first_calls writes down which objects are about to be called for that the ledger does not know, in the transaction that has
+-- read their rows: whatever locks out the readers of these rows finds all that may be called for. It takes no lock on the
+-- target, where it would wait for results to be written: what a deposed owner is late with does no harm, and its calls end
+-- with its lease. It returns the number by which settle() removes the row when the calls have their results.
+-- The change that an object is called for was committed before, and no cursor has passed it: if a crash of the server
 -- takes the row, that change is read again and worked on whatever the ledger says. With flush, and where the cursor may
--- have passed (there is a row, of an object in hand), the row outlives the crash by itself.
-CREATE FUNCTION reconciler.record_first_calls(target_id integer, owner uuid, term bigint, resource_id integer, keys text[], flush boolean) RETURNS void
+-- have passed (there is a ledger row, of an object in hand), the row outlives the crash by itself.
+CREATE FUNCTION reconciler.record_first_calls(target_id integer, owner uuid, term bigint, resource_id integer, keys text[], flush boolean) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
+DECLARE
+    number bigint;
 BEGIN
-    PERFORM FROM reconciler.targets t WHERE t.id = record_first_calls.target_id AND t.owner = record_first_calls.owner AND t.term = record_first_calls.term;
+    INSERT INTO reconciler.first_calls (target_id, term, resource_id, keys)
+    SELECT t.id, t.term, record_first_calls.resource_id, record_first_calls.keys FROM reconciler.targets t
+    WHERE t.id = record_first_calls.target_id AND t.owner = record_first_calls.owner AND t.term = record_first_calls.term
+    RETURNING id INTO number;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'target % was taken over by another process: term % is over', record_first_calls.target_id, record_first_calls.term USING ERRCODE = 'RC001';
     END IF;
-    INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-    SELECT record_first_calls.target_id, record_first_calls.resource_id, k, 'pending', true, true, clock_timestamp() + interval '30 seconds'
-    FROM unnest(record_first_calls.keys) AS k GROUP BY k HAVING count(*) = 1 ORDER BY k COLLATE "C"
-    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = true, present = true, held_by = NULL, next_attempt_at = excluded.next_attempt_at
-    WHERE NOT l.present;
     IF record_first_calls.flush THEN
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
+    RETURN number;
 END
+$$;
+
+-- take_in_calls gives what is called for, and what was when its owner died, its ledger row: present, and due soon should no result
+-- come. Whoever is about to trust the ledger calls it: untrack(), release(), the next owner; an owner itself knows better what it calls
+-- for. Of one target or (NULL)
+-- of all, and of one resource or of all. Rows of owners that are no more, and of terms up to ended_term, have then done their duty. A key that is
+-- not unique is no object.
+CREATE FUNCTION reconciler.take_in_calls(target_id integer, ended_term bigint DEFAULT NULL, resource_id integer DEFAULT NULL) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    WITH over AS (
+        DELETE FROM reconciler.first_calls c
+        WHERE (take_in_calls.target_id IS NULL OR c.target_id = take_in_calls.target_id) AND (take_in_calls.resource_id IS NULL OR c.resource_id = take_in_calls.resource_id)
+          AND (c.term <= take_in_calls.ended_term OR NOT EXISTS (SELECT FROM reconciler.targets t WHERE t.id = c.target_id AND t.term = c.term))
+    )
+    INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+    SELECT c.target_id, c.resource_id, k.key, 'pending', true, true, clock_timestamp() + interval '30 seconds'
+    FROM reconciler.first_calls c CROSS JOIN LATERAL (SELECT u AS key FROM unnest(c.keys) AS u GROUP BY u HAVING count(*) = 1) AS k
+    WHERE (take_in_calls.target_id IS NULL OR c.target_id = take_in_calls.target_id) AND (take_in_calls.resource_id IS NULL OR c.resource_id = take_in_calls.resource_id)
+      AND EXISTS (SELECT FROM reconciler.targets t WHERE t.id = c.target_id) AND EXISTS (SELECT FROM reconciler.resources r WHERE r.id = c.resource_id)
+    GROUP BY c.target_id, c.resource_id, k.key ORDER BY c.target_id, c.resource_id, k.key COLLATE "C"
+    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = true, present = true, held_by = NULL, next_attempt_at = least(l.next_attempt_at, excluded.next_attempt_at)
+    WHERE NOT l.present
+$$;
+
+-- end_first_calls removes rows whose calls have their results, each by its number, whatever is known of a young table.
+CREATE FUNCTION reconciler.end_first_calls(numbers bigint[]) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+    DELETE FROM reconciler.first_calls c WHERE c.id = ANY (end_first_calls.numbers)
 $$;
 
 -- start_cursor gives a target its first cursor and asks for the full sync that covers everything before it, in one
@@ -186,7 +217,9 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.record_in_hand IS 'Internal: gives objects that do not settle soon their ledger row.';
-COMMENT ON FUNCTION reconciler.record_first_calls IS 'Internal: gives objects that are about to be called for the first time their ledger row.';
+COMMENT ON FUNCTION reconciler.record_first_calls IS 'Internal: writes down objects that are about to be called for the first time.';
+COMMENT ON FUNCTION reconciler.take_in_calls IS 'Internal: gives objects that are called for the first time their ledger row.';
+COMMENT ON FUNCTION reconciler.end_first_calls IS 'Internal: forgets first calls that have their results.';
 COMMENT ON FUNCTION reconciler.start_cursor IS 'Internal: gives a target its first cursor and asks for the full sync that goes with it.';
 COMMENT ON FUNCTION reconciler.raise_cursor IS 'Internal: takes a cursor that fell below the floor up to it and asks for the full sync that goes with that.';
 COMMENT ON FUNCTION reconciler.require_sync IS 'Internal: asks for a full sync without which a target may lack something.';
@@ -199,4 +232,4 @@ COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes 
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.decide_parked, reconciler.count_guard, reconciler.settle, reconciler.note_passed;
+DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.decide_parked, reconciler.count_guard, reconciler.settle, reconciler.note_passed;

@@ -601,7 +601,7 @@ COMMENT ON FUNCTION reconciler.settle_operations IS 'Internal: settles operation
 
 -- +goose StatementBegin
 -- apply_objects are the objects that a piece of an apply's outbox rows names, each with its highest seq. A NULL target
--- means every target of a config; a row without key every object of the resource in the ledger.
+-- means every target of a config; a row without key every object of the resource in the ledger, or about to be.
 CREATE FUNCTION reconciler.apply_objects(xids xid8[], from_xid xid8, from_seq bigint, to_xid xid8, to_seq bigint)
 RETURNS TABLE (target_id integer, target text, resource_id integer, key text, seq bigint)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
@@ -624,6 +624,10 @@ BEGIN
         SELECT t.id, t.name, p.resource_id, l.key, p.seq
         FROM piece p JOIN reconciler.targets t ON p.target IS NULL OR t.name = p.target
         CROSS JOIN LATERAL (SELECT x.key FROM reconciler.ledger x WHERE x.target_id = t.id AND x.resource_id = p.resource_id OFFSET 0) AS l WHERE p.key IS NULL
+        UNION ALL
+        SELECT t.id, t.name, p.resource_id, k COLLATE "C", p.seq
+        FROM piece p JOIN reconciler.targets t ON p.target IS NULL OR t.name = p.target
+        JOIN reconciler.first_calls c ON c.target_id = t.id AND c.resource_id = p.resource_id CROSS JOIN unnest(c.keys) AS k WHERE p.key IS NULL
     )
     SELECT o.target_id, o.target, o.resource_id, o.key, max(o.seq) FROM objects o
     WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = o.resource_id) GROUP BY 1, 2, 3, 4;

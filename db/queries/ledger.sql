@@ -6,7 +6,7 @@ SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.a
     sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
     sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean,
-    sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8);
+    sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8, sqlc.arg(ended_calls)::bigint[]);
 
 -- name: SettleTasks :one
 -- Settle and what it means for applies: one statement, so one transaction and one round trip. It returns how many objects
@@ -18,7 +18,7 @@ SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (S
     sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
     sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean,
-    sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8) AS ledger,
+    sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8, sqlc.arg(ended_calls)::bigint[]) AS ledger,
   reconciler.settle_tasks(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(task_operation_ids)::bigint[],
     sqlc.arg(task_resource_ids)::int[], sqlc.arg(task_keys)::text[], sqlc.arg(task_verdicts)::text[], sqlc.arg(task_errors)::text[]) AS settled OFFSET 0) AS w;
 
@@ -41,6 +41,10 @@ ORDER BY next_attempt_at LIMIT 1);
 -- What a former owner had in hand is due at once.
 UPDATE reconciler.ledger SET next_attempt_at = clock_timestamp()
 WHERE target_id = $1 AND state = 'pending' AND next_attempt_at > clock_timestamp();
+
+-- name: FirstCallsTakeIn :exec
+-- The ledger knows what owners of before have called for.
+SELECT reconciler.take_in_calls(sqlc.arg(target_id)::int, sqlc.arg(ended_term)::bigint);
 
 -- name: LedgerPresent :one
 SELECT count(*) FROM reconciler.ledger WHERE target_id = $1 AND present;
@@ -109,7 +113,7 @@ SELECT reconciler.record_health(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid,
 -- name: LedgerInHand :exec
 -- Objects that do not settle soon get their row now and no longer hold the cursor. What is known about them stays.
 SELECT reconciler.record_in_hand(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
-    sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(patience)::interval);
+    sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(called)::boolean[], sqlc.arg(patience)::interval);
 
 -- name: ParkedCount :one
 SELECT count(*) FROM reconciler.ledger WHERE target_id = sqlc.arg(target_id)::int AND state = 'held' AND held_by = sqlc.arg(parked_by)::text;

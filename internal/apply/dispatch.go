@@ -109,10 +109,12 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 	steering := o.steering()
 	rows, err := o.readItems(ctx, resource, items, keys, steering)
 	if err != nil {
+		o.firsts.handedOut()
 		o.looking.Unlock()
 		return o.readFailed(ctx, resource, items, err)
 	}
 	defer o.looking.Unlock()
+	defer o.firsts.handedOut()
 	var calls [2][]look
 	var unopened []*Item
 	for i, it := range items {

@@ -81,7 +81,7 @@ func TestWritesOfADeposedOwnerAreRefused(t *testing.T) {
 		},
 		"InHand": func(ctx context.Context, owner string, term int64) error {
 			err := d.queries.LedgerInHand(ctx, store.LedgerInHandParams{
-				TargetID: d.target, Owner: owner, Term: term, ResourceIds: []int32{d.resource}, Keys: []string{"a"}, Patience: time.Second,
+				TargetID: d.target, Owner: owner, Term: term, ResourceIds: []int32{d.resource}, Keys: []string{"a"}, Called: []bool{false}, Patience: time.Second,
 			})
 			return err
 		},
@@ -134,21 +134,26 @@ func TestObjectsInHandGetTheirRow(t *testing.T) {
 	d.settle(t, record{state: desired.Blocked, wanted: true, err: "no", delay: -1}, "blocked")
 	d.settle(t, record{state: desired.Failing, wanted: true, present: true, err: "no", attempts: 1, delay: 600}, "failing")
 	d.settle(t, record{state: desired.Held, present: true, heldBy: heldByGuard, delay: -1}, "guarded")
-	inHand := func(keys ...string) {
+	inHand := func(called bool, keys ...string) {
 		ids := make([]int32, len(keys))
+		calls := make([]bool, len(keys))
 		for i := range ids {
-			ids[i] = d.resource
+			ids[i], calls[i] = d.resource, called
 		}
 		err := d.queries.LedgerInHand(t.Context(), store.LedgerInHandParams{
-			TargetID: d.target, Owner: ledgerOwner, Term: 3, ResourceIds: ids, Keys: keys, Patience: 30 * time.Second,
+			TargetID: d.target, Owner: ledgerOwner, Term: 3, ResourceIds: ids, Keys: keys, Called: calls, Patience: 30 * time.Second,
 		})
 		require.NoError(t, err)
 	}
 	const want = "applied pending after 30, blocked blocked absent, failing failing after 600, guarded held unwanted guard, new 1 pending absent after 30, new 2 pending absent after 30"
-	inHand("new 2", "failing", "applied", "guarded", "new 1", "blocked")
+	inHand(false, "new 2", "failing", "applied", "guarded", "new 1", "blocked")
 	require.Equal(t, want, d.line(t, ledgerLine))
-	inHand("new 1", "applied")
+	inHand(false, "new 1", "applied")
 	require.Equal(t, want, d.line(t, ledgerLine))
+	// Whose first call may have begun is present.
+	inHand(true, "new 1", "blocked", "failing", "called")
+	require.Equal(t, "applied pending after 30, blocked pending after 30, called pending after 30, failing failing after 600, "+
+		"guarded held unwanted guard, new 1 pending after 30, new 2 pending absent after 30", d.line(t, ledgerLine))
 }
 
 // Results of a resource that was untracked meanwhile are dropped; the others of the same batch are not.

@@ -17,22 +17,25 @@ func (o *Owner) steering() steering {
 
 // readItems reads objects in order to call for them; those that the ledger does not know are recorded in the same statement,
 // unless none may be called for. What no event tells of is flushed: a crash of the server would leave no trace of the call.
+// The records are open until handedOut.
 func (o *Owner) readItems(ctx context.Context, r *desired.Resource, items []*Item, keys []string, now steering) ([]desired.Row, error) {
 	if now.paused || now.drain {
 		return r.Read(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys) //nolint:wrapcheck // by the caller
 	}
-	by := desired.Caller{Owner: o.cfg.Instance, Term: o.cfg.Grant.Term}
+	by := desired.Caller{Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Recorded: o.firsts.recorded}
 	by.Flush = slices.ContainsFunc(items, func(it *Item) bool { return len(it.pages) == 0 })
 	return r.ReadToCall(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys, by) //nolint:wrapcheck // by the caller
 }
 
-// look is made from what was read. What was recorded for a first call is not in the target before that begins: should it not
-// be wanted any more by then, there is nothing to delete.
+// look is made from what was read. What has a record of its first call is not in the target before that begins: should it not
+// be wanted any more by then, there is nothing to delete. Once it has begun the target may have it, whatever the ledger says.
 func (o *Owner) look(it *Item, row desired.Row, now int64, at steering) look {
-	it.uncalled = it.uncalled || row.First
-	if it.uncalled && row.Ledger != nil {
-		row.Ledger.Present = false
+	if len(it.firsts) > 0 {
+		row.Ledger = recorded(row.Ledger, !it.uncalled)
+	} else {
+		it.uncalled = row.First != 0
 	}
+	o.firsts.takes(it, row.First)
 	return look{
 		item: it, row: row, paused: at.paused, drain: at.drain, park: it.park, guard: o.guard.take, now: now, readAt: time.Now(),
 	}

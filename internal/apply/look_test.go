@@ -10,26 +10,66 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// C8: an object that has its ledger row for the first call is deleted once that call has begun; before, there is nothing to
-// delete when its row goes, and nothing that is present when it is held.
+// C8: an object with a record of its first call is deleted once that call has begun; before, there is nothing to delete when its
+// row goes, and nothing that is present when it is held. Whether the ledger has been told meanwhile changes nothing.
 func TestWhatIsRecordedForItsFirstCallIsThereWhenThatBegins(t *testing.T) {
 	t.Parallel()
-	o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Unreachable(context.Canceled) }), nil)
-	entry := func() *desired.Entry { return &desired.Entry{State: desired.Pending, Wanted: true, Present: true} }
-	it := o.fly(t, "a").item
-	again := func(row desired.Row, at steering) look {
-		row.Ledger = entry()
-		return o.look(it, row, 1, at)
+	for name, entry := range map[string]func() *desired.Entry{
+		"OnRecord": func() *desired.Entry { return nil },
+		"TakenIn":  func() *desired.Entry { return &desired.Entry{State: desired.Pending, Wanted: true, Present: true} },
+		"InHand":   func() *desired.Entry { return &desired.Entry{State: desired.Pending, Wanted: true} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Unreachable(context.Canceled) }), nil)
+			it := o.fly(t, "a").item
+			row := wantedRow()
+			row.First = 1
+			o.firsts.recorded(row.First)
+			first := o.look(it, row, 1, steering{})
+			o.firsts.handedOut()
+			again := func(row desired.Row, at steering) look {
+				row.Ledger = entry()
+				return o.look(it, row, 1, at)
+			}
+			require.Equal(t, "apply", verdict(decide(first)))
+			require.Equal(t, "apply", verdict(decide(again(wantedRow(), steering{}))))
+			require.Equal(t, "gone", verdict(decide(again(desired.Row{Key: "a"}, steering{}))))
+			require.Equal(t, "gone", verdict(decide(again(wantedRow(), steering{drain: true}))))
+			require.Equal(t, "held by pause, absent", verdict(decide(again(wantedRow(), steering{paused: true}))))
+			first.act = actApply
+			o.callGroup(t.Context(), []look{first})
+			require.Equal(t, []*Item{it}, o.queue.tryTake(1))
+			require.Equal(t, "delete", verdict(decide(again(desired.Row{Key: "a"}, steering{}))))
+			require.Equal(t, "held by pause", verdict(decide(again(wantedRow(), steering{paused: true}))))
+			require.Empty(t, o.firsts.over())
+			o.firsts.settles(it)
+			require.Equal(t, []int64{1}, o.firsts.over())
+			require.Empty(t, o.firsts.left)
+		})
 	}
-	row := wantedRow()
-	row.First = true
-	first := again(row, steering{})
-	require.Equal(t, "apply", verdict(decide(first)))
-	require.Equal(t, "gone", verdict(decide(again(desired.Row{Key: "a"}, steering{}))))
-	require.Equal(t, "gone", verdict(decide(again(wantedRow(), steering{drain: true}))))
-	require.Equal(t, "held by pause, absent", verdict(decide(again(wantedRow(), steering{paused: true}))))
-	first.act = actApply
-	o.callGroup(t.Context(), []look{first})
-	require.Equal(t, []*Item{it}, o.queue.tryTake(1))
-	require.Equal(t, "delete", verdict(decide(again(desired.Row{Key: "a"}, steering{}))))
+}
+
+// A record ends when all of its objects have their results, or nothing was made of what it was read for.
+func TestRecordsOfFirstCallsEnd(t *testing.T) {
+	t.Parallel()
+	f := newFirstCalls()
+	a, b := &Item{}, &Item{}
+	f.recorded(1)
+	f.takes(a, 1)
+	f.takes(b, 1)
+	f.settles(a)
+	f.settles(a)
+	f.takes(b, 0)
+	f.handedOut()
+	require.Empty(t, f.over())
+	f.recorded(2)
+	f.recorded(3)
+	f.takes(b, 2)
+	f.handedOut()
+	require.Equal(t, []int64{3}, f.over(), "reading it failed")
+	f.settles(b)
+	require.Equal(t, []int64{1, 2}, f.over())
+	require.Empty(t, f.over())
+	require.Empty(t, f.left)
 }

@@ -68,12 +68,15 @@ type Owner struct {
 	rows    store.DBTX // what users' rows are read through
 	queue   *queue
 	tracker *tracker
+	firsts  *firstCalls
 	guard   *guard
 	breaker *breaker
 	circuit sync.Mutex // taken to open or close the circuit: breaker and queue agree about it
 	limiter *rate.Limiter
 	spare   atomic.Int64 // tokens of limiter that were taken for calls that were not made
 	settled chan result
+	know    chan chan error // the ledger is to know what is called for
+	wrote   chan struct{}   // closed when no more results are written
 	calls   [2]chan []look
 	slots   chan struct{} // calls of the sync lane at once
 	poke    chan struct{} // look for due objects now
@@ -112,8 +115,8 @@ type Owner struct {
 // request when it returns.
 func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) error) *Owner {
 	o := &Owner{
-		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: newQueue(cfg.Concurrency), tracker: newTracker(),
-		breaker: &breaker{timeouts: max(5, cfg.Concurrency)}, settled: make(chan result, settleRows),
+		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: newQueue(cfg.Concurrency), tracker: newTracker(), firsts: newFirstCalls(),
+		breaker: &breaker{timeouts: max(5, cfg.Concurrency)}, settled: make(chan result, settleRows), know: make(chan chan error), wrote: make(chan struct{}),
 		// As long as the window: handing out a call never waits, so sync calls in hand never keep live ones back.
 		calls: [2]chan []look{make(chan []look, windowBound), make(chan []look, windowBound)},
 		slots: make(chan struct{}, max(1, cfg.Concurrency-max(1, cfg.Concurrency/4))),
@@ -132,6 +135,10 @@ func (o *Owner) Load(ctx context.Context) error {
 	row, err := o.queries.TargetLoad(ctx, o.cfg.Grant.ID)
 	if err != nil {
 		return fmt.Errorf("read the state of target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	// What a former owner had called for, or this process before it failed.
+	if err := o.queries.FirstCallsTakeIn(ctx, store.FirstCallsTakeInParams{TargetID: o.cfg.Grant.ID, EndedTerm: o.cfg.Grant.Term}); err != nil {
+		return fmt.Errorf("record what former owners of target %s called for: %w", o.cfg.Name, database.Explain(err))
 	}
 	objects, err := o.queries.LedgerPresent(ctx, o.cfg.Grant.ID)
 	if err != nil {
@@ -350,9 +357,8 @@ func (o *Owner) CircuitOpen() bool { return o.breaker.isOpen() }
 // WantSync receives a value when this owner has asked for a sync of its target.
 func (o *Owner) WantSync() <-chan struct{} { return o.wantSync }
 
-// AwaitReads returns when what is being read is handed out: the ledger then knows every object that is called for on the
-// strength of rows, or orders, of before.
-func (o *Owner) AwaitReads() {
+// awaitReads returns when what is being read is handed out: what is read later is read as of later rows, and orders.
+func (o *Owner) awaitReads() {
 	o.looking.Lock()
 	o.looking.Unlock() //nolint:staticcheck // a barrier
 }

@@ -37,7 +37,8 @@ type Item struct {
 	Since     time.Time // when this process learned of the change; zero when the sync or a retry asks
 	Due       bool      // its next attempt has come; adds nothing to what is in flight: that says when it is due again
 	passed    bool      // the guard has let its delete pass
-	uncalled  bool      // it was recorded for its first call, which has not begun: the target has not got it, whatever the ledger says
+	firsts    []int64   // records of its first call
+	uncalled  bool      // it has such records, and the call has not begun: the target has not got it, whatever the ledger says
 	calling   bool      // in flight, and it may need a call: it takes room in the window
 	probe     bool      // in flight as the one that an open circuit lets through
 	park      string    // a delete is not called but held by this: deletes are being counted

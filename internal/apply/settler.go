@@ -60,6 +60,7 @@ func newSettler(o *Owner) *settler {
 
 // run writes until its input is closed; then it writes what is left and returns.
 func (s *settler) run(ctx context.Context) error {
+	defer close(s.o.wrote)
 	// The timer runs while pages are open, however many results arrive meanwhile.
 	timer, armed := time.NewTimer(cursorDelay), true
 	defer timer.Stop()
@@ -75,6 +76,12 @@ func (s *settler) run(ctx context.Context) error {
 			if !armed {
 				armed = true
 				timer.Reset(cursorDelay)
+			}
+			continue
+		case done := <-s.o.know:
+			err := s.o.recordInHand(ctx, s.o.firsts.open(), inHandFor)
+			if done <- err; err != nil {
+				return err
 			}
 			continue
 		case <-timer.C:
@@ -107,10 +114,8 @@ func (s *settler) recordLate(ctx context.Context) error {
 	if release == nil {
 		return nil
 	}
-	for chunk := range slices.Chunk(late, settleRows) {
-		if err := s.o.recordInHand(ctx, chunk, inHandFor); err != nil {
-			return err
-		}
+	if err := s.o.recordInHand(ctx, late, inHandFor); err != nil {
+		return err
 	}
 	crash.Point(crash.LateRecorded)
 	for _, id := range late {
@@ -122,18 +127,32 @@ func (s *settler) recordLate(ctx context.Context) error {
 
 // recordInHand gives objects their ledger row: pending, to be looked at again after a while.
 func (o *Owner) recordInHand(ctx context.Context, ids []ObjectID, again time.Duration) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	params := store.LedgerInHandParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Patience: again}
-	for _, id := range ids {
-		params.ResourceIds = append(params.ResourceIds, id.ResourceID)
-		params.Keys = append(params.Keys, ledgerKey(id.Key))
-	}
-	if err := o.queries.LedgerInHand(ctx, params); err != nil {
-		return fmt.Errorf("record what target %s has in hand: %w", o.cfg.Name, database.Explain(err))
+	for chunk := range slices.Chunk(ids, settleRows) {
+		params := store.LedgerInHandParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Patience: again}
+		for _, id := range chunk {
+			params.ResourceIds = append(params.ResourceIds, id.ResourceID)
+			params.Keys = append(params.Keys, ledgerKey(id.Key))
+			params.Called = append(params.Called, o.firsts.has(id))
+		}
+		if err := o.queries.LedgerInHand(ctx, params); err != nil {
+			return fmt.Errorf("record what target %s has in hand: %w", o.cfg.Name, database.Explain(err))
+		}
 	}
 	return nil
+}
+
+// KnowCalls returns when the ledger knows every object that is called for on the strength of rows, or orders, of before.
+func (o *Owner) KnowCalls(ctx context.Context) error {
+	o.awaitReads()
+	done := make(chan error, 1)
+	select {
+	case o.know <- done: // who writes results does it, so that none is overwritten
+		return <-done
+	case <-o.wrote:
+		return ErrRunCut
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // gather lets results come together: until the next write is due, or objects wait for this one.
@@ -177,6 +196,7 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
 	for _, r := range batch {
 		o.tracker.settle(r.item.ObjectID, r.item.pages)
+		o.firsts.settles(r.item)
 		tasks.add(r)
 		if r.record == nil {
 			continue
@@ -195,7 +215,8 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	if moved {
 		addCursor(&params, cur)
 	}
-	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 || params.Passed > 0 {
+	params.EndedCalls = o.firsts.over()
+	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 || params.Passed > 0 || len(params.EndedCalls) > 0 {
 		crash.Point(crash.BeforeSettle)
 		if err := o.record(ctx, params, tasks); err != nil {
 			return fmt.Errorf("record results of target %s: %w", o.cfg.Name, database.Explain(err))

@@ -114,7 +114,7 @@ func (o *Owner) stop(ctx context.Context, ids []int64) (all bool, err error) {
 	if len(ids) == 0 {
 		return true, nil
 	}
-	o.AwaitReads() // what was decided on when the gates closed is handed out
+	o.awaitReads() // what was decided on when the gates closed is handed out
 	var landed []int64
 	for _, id := range ids {
 		if o.queue.flyingFor(id) == 0 {

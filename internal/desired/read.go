@@ -28,8 +28,9 @@ type Row struct {
 	Task   *Task  // nil when no apply has to do with the object
 	// Unopened: an apply has changed the object, or perhaps has, and is not open yet: whether its gate is closed is not known.
 	Unopened bool
-	// First: the ledger did not say that the target may have the object. Now it does: the read has recorded it for a call.
-	First bool
+	// First is the number of the record by which the read says that the object may be called for: the ledger does not say that
+	// the target may have it. 0: there is none.
+	First int64
 }
 
 // Task is the task of an apply that governs an object.
@@ -85,7 +86,7 @@ func (r *Resource) buildRead(governed, alone bool) string {
 	b.WriteString("d.match, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
-		fmt.Sprintf(unopenedSQL, r.ID) + " AS unopened, " + fmt.Sprintf(governedSQL, "$2") + " AS governed, false AS first\n")
+		fmt.Sprintf(unopenedSQL, r.ID) + " AS unopened, " + fmt.Sprintf(governedSQL, "$2") + " AS governed, 0::bigint AS first\n")
 	b.WriteString("FROM unnest($3::text[]")
 	if !r.Removed {
 		for n := range r.keys {
@@ -160,6 +161,7 @@ type read struct {
 	targetID int32
 	sqls     readSQLs
 	args     []any // after the keys
+	recorded func(number int64)
 }
 
 // Read reads objects of one target by key, in the order of the keys, one row for each. A row that cannot be read
@@ -217,10 +219,15 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 		return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 	}
 	defer result.Close()
+	recorded := int64(0)
 	for result.Next() {
 		n, row, may, err := scanRow(result)
 		if err != nil {
 			return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
+		}
+		if row.First != 0 && row.First != recorded {
+			recorded = row.First
+			how.recorded(recorded)
 		}
 		governed = may
 		at := &out[places[n-1]]
@@ -309,7 +316,7 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 
 const entrySQL = `SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
   l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
-  g.operation_id, g.is_open, g.reapply, ` + unopenedSQL + `, true, false
+  g.operation_id, g.is_open, g.reapply, ` + unopenedSQL + `, true, 0::bigint
 FROM (SELECT $3::text AS key) AS i
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = %[1]d AND l.key = i.key LIMIT 1) AS l ON true
 LEFT JOIN LATERAL (` + taskSQL + `) AS g ON true WHERE $2::int = %[1]d`

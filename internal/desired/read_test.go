@@ -228,7 +228,7 @@ func TestReadSaysWhatAnApplyMayHold(t *testing.T) {
 	require.Equal(t, []string{"app/1", "app/2", "app/3", "site/1", "site/2", "site/3"}, unopened())
 }
 
-// An owner's read gives what it is about to call for the first time its ledger row, and nothing else.
+// An owner's read records what it is about to call for the first time, and nothing else.
 func TestReadToCallRecordsWhatTheLedgerDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `CREATE TABLE apps (id bigint PRIMARY KEY, region text NOT NULL, on_ boolean NOT NULL, n int)`,
@@ -238,38 +238,62 @@ func TestReadToCallRecordsWhatTheLedgerDoesNotKnow(t *testing.T) {
 		`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by, next_attempt_at) VALUES
 			(1, 1, '4', 'held', true, false, 'pause', NULL), (1, 1, '6', 'failing', true, true, NULL, '2100-01-01')`)
 	app := w.resource(t, "app")
-	by := desired.Caller{Owner: "11111111-1111-1111-1111-111111111111", Term: 3, Flush: true}
+	var recorded []int64
+	by := desired.Caller{Owner: "11111111-1111-1111-1111-111111111111", Term: 3, Flush: true, Recorded: func(number int64) { recorded = append(recorded, number) }}
 	read := func(by desired.Caller) ([]desired.Row, error) {
 		return app.ReadToCall(t.Context(), w.Pool, "eu", targetEU, []string{"1", "2", "3", "4", "5", "6", "none"}, by)
 	}
+	const records = `SELECT format('%s of %s: %s', resource_id, term, keys) FROM reconciler.first_calls ORDER BY id`
 	const ledger = `SELECT key || ' ' || state || ' ' || wanted || ' ' || present || ' ' || coalesce(next_attempt_at < clock_timestamp() + interval '31 s', false) FROM reconciler.ledger ORDER BY key`
 
-	_, err := read(desired.Caller{Owner: by.Owner, Term: 2})
+	_, err := read(desired.Caller{Owner: by.Owner, Term: 2, Recorded: by.Recorded})
 	require.True(t, database.IsFenced(err), err)
-	require.Len(t, w.lines(t, ledger), 2)
+	require.Empty(t, w.lines(t, records))
 
 	rows, err := read(by)
 	require.NoError(t, err)
-	require.Equal(t, []string{"1 pending true true true", "4 pending true true true", "6 failing true true false"}, w.lines(t, ledger))
-	var firsts []string
+	require.Equal(t, []string{"1 of 3: {1}", "1 of 3: {4}"}, w.lines(t, records), "the row that cannot be evaluated has the keys read apart")
+	firsts := map[string]int64{}
 	for _, row := range rows {
-		if row.First {
-			firsts = append(firsts, row.Key)
-			require.Equal(t, desired.Pending, row.Ledger.State)
-			require.True(t, row.Ledger.Present && row.Ledger.Wanted)
-			require.Nil(t, row.Ledger.HeldBy)
+		if row.First != 0 {
+			firsts[row.Key] = row.First
 		}
 	}
-	require.Equal(t, []string{"1", "4"}, firsts)
+	require.Equal(t, map[string]int64{"1": recorded[0], "4": recorded[1]}, firsts)
+	require.Equal(t, []string{"4 held true false false", "6 failing true true false"}, w.lines(t, ledger))
 
+	w.Exec(t, `SELECT reconciler.take_in_calls(1)`)
+	require.Equal(t, []string{"1 pending true true true", "4 pending true true true", "6 failing true true false"}, w.lines(t, ledger))
+	require.Len(t, w.lines(t, records), 2, "they are under way")
 	rows, err = read(by)
 	require.NoError(t, err)
 	for _, row := range rows {
-		require.False(t, row.First, "it is known: %s", row.Key)
+		require.Zero(t, row.First, "it is known: %s", row.Key)
 	}
 	_, err = app.Read(t.Context(), w.Pool, "eu", targetEU, []string{"7"})
 	require.NoError(t, err)
-	require.Len(t, w.lines(t, ledger), 3, "who only looks records nothing")
+	require.Len(t, w.lines(t, records), 2, "who only looks records nothing")
+}
+
+// Who trusts the ledger takes in what is called for; records of owners that are no more go with that, and leave no row of what is no
+// object, or of no resource.
+func TestFirstCallsAreTakenIn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id bigint PRIMARY KEY, region text NOT NULL)`, `SELECT reconciler.track('app', 'apps', '{id}', 'region')`,
+		`UPDATE reconciler.targets SET term = CASE id WHEN 1 THEN 3 ELSE 7 END`,
+		`INSERT INTO reconciler.first_calls (target_id, term, resource_id, keys) VALUES (1, 3, 1, '{a,b,b}'), (1, 2, 1, '{a,c}'), (1, 3, 99, '{d}'), (77, 3, 1, '{e}'), (2, 7, 1, '{f}')`)
+	const all = `SELECT format('%s: %s', target_id, string_agg(key, ',' ORDER BY key)) FROM reconciler.ledger GROUP BY target_id ORDER BY 1`
+	const records = `SELECT format('%s of %s: %s', target_id, term, keys) FROM reconciler.first_calls ORDER BY id`
+	w.Exec(t, `SELECT reconciler.take_in_calls(1, NULL, 99)`)
+	require.Empty(t, w.lines(t, all))
+	w.Exec(t, `SELECT reconciler.take_in_calls(1)`)
+	require.Equal(t, []string{"1: a,c"}, w.lines(t, all))
+	require.Equal(t, []string{"1 of 3: {a,b,b}", "1 of 3: {d}", "77 of 3: {e}", "2 of 7: {f}"}, w.lines(t, records))
+	w.Exec(t, `SELECT reconciler.take_in_calls(1, 3)`)
+	require.Equal(t, []string{"77 of 3: {e}", "2 of 7: {f}"}, w.lines(t, records))
+	w.Exec(t, `SELECT reconciler.take_in_calls(NULL)`)
+	require.Equal(t, []string{"1: a,c", "2: f"}, w.lines(t, all))
+	require.Equal(t, []string{"2 of 7: {f}"}, w.lines(t, records))
 }
 
 // What is recorded for a first call outlives a crash of the server by itself where no event may tell of it.
@@ -294,7 +318,9 @@ func TestFirstCallsThatNoEventTellsOfAreFlushed(t *testing.T) {
 		require.NoError(t, err)
 		_, err = tx.Exec(t.Context(), `SET LOCAL synchronous_commit = off`)
 		require.NoError(t, err)
-		_, err = app.ReadToCall(t.Context(), tx, "eu", targetEU, []string{c.key}, desired.Caller{Owner: "11111111-1111-1111-1111-111111111111", Flush: c.flush})
+		_, err = app.ReadToCall(t.Context(), tx, "eu", targetEU, []string{c.key}, desired.Caller{
+			Owner: "11111111-1111-1111-1111-111111111111", Flush: c.flush, Recorded: func(int64) {},
+		})
 		require.NoError(t, err)
 		have := ""
 		require.NoError(t, tx.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&have))

@@ -269,7 +269,7 @@ func TestDeposedWriterIsSeen(t *testing.T) {
 		return found
 	}
 	const cursor = `SELECT reconciler.write_cursor(id, %d, '1:1:') FROM reconciler.targets`
-	const ledger = `SELECT reconciler.record_in_hand(t.id, '00000000-0000-0000-0000-000000000002', 6, ARRAY[r.id], '{%d}', '1 s') FROM reconciler.targets t, reconciler.resources r`
+	const ledger = `SELECT reconciler.record_in_hand(t.id, '00000000-0000-0000-0000-000000000002', 6, ARRAY[r.id], '{%d}', '{false}', '1 s') FROM reconciler.targets t, reconciler.resources r`
 	const order = `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at) SELECT t.id, r.id, '%d', 'pending', true, false, now() FROM reconciler.targets t, reconciler.resources r`
 	for _, sql := range []string{cursor, ledger} {
 		require.Empty(t, seen("reconciler host:1", sql))

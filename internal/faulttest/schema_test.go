@@ -59,7 +59,7 @@ DECLARE
     caller text;
 BEGIN
     GET DIAGNOSTICS stack = PG_CONTEXT;
-    caller := substring(stack FROM 'function reconciler\.(settle|record_in_hand|record_first_calls|decide_parked)\(');
+    caller := substring(stack FROM 'function reconciler\.(settle|record_in_hand|decide_parked)\(');
     IF caller IS NOT NULL THEN
         PERFORM test.see_writer(r.target_id, caller) FROM (SELECT DISTINCT target_id FROM rows) AS r;
     END IF;

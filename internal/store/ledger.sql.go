@@ -10,6 +10,21 @@ import (
 	"time"
 )
 
+const firstCallsTakeIn = `-- name: FirstCallsTakeIn :exec
+SELECT reconciler.take_in_calls($1::int, $2::bigint)
+`
+
+type FirstCallsTakeInParams struct {
+	TargetID  int32
+	EndedTerm int64
+}
+
+// The ledger knows what owners of before have called for.
+func (q *Queries) FirstCallsTakeIn(ctx context.Context, arg FirstCallsTakeInParams) error {
+	_, err := q.db.Exec(ctx, firstCallsTakeIn, arg.TargetID, arg.EndedTerm)
+	return err
+}
+
 const guardPasses = `-- name: GuardPasses :many
 SELECT extract(epoch FROM clock_timestamp() - p.at)::float8 AS age, p.deletes, p.objects FROM reconciler.guard_passes p
 WHERE p.target_id = $1::int AND p.at > clock_timestamp() - make_interval(secs => $2::float8) ORDER BY p.at
@@ -110,7 +125,7 @@ func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerD
 
 const ledgerInHand = `-- name: LedgerInHand :exec
 SELECT reconciler.record_in_hand($1::int, $2::uuid, $3::bigint,
-    $4::int[], $5::text[], $6::interval)
+    $4::int[], $5::text[], $6::boolean[], $7::interval)
 `
 
 type LedgerInHandParams struct {
@@ -119,6 +134,7 @@ type LedgerInHandParams struct {
 	Term        int64
 	ResourceIds []int32
 	Keys        []string
+	Called      []bool
 	Patience    time.Duration
 }
 
@@ -130,6 +146,7 @@ func (q *Queries) LedgerInHand(ctx context.Context, arg LedgerInHandParams) erro
 		arg.Term,
 		arg.ResourceIds,
 		arg.Keys,
+		arg.Called,
 		arg.Patience,
 	)
 	return err
@@ -216,7 +233,7 @@ SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
     $18::boolean[], $19::text[], $20::int[], $21::text[],
     $22::bigint, $23::text, $24::bigint, $25::text,
     $26::text, $27::bigint, $28::boolean,
-    $29::bigint, $30::bigint, $31::float8)
+    $29::bigint, $30::bigint, $31::float8, $32::bigint[])
 `
 
 type SettleParams struct {
@@ -251,6 +268,7 @@ type SettleParams struct {
 	Passed           int64
 	PassedOf         int64
 	GuardWindow      float64
+	EndedCalls       []int64
 }
 
 func (q *Queries) Settle(ctx context.Context, arg SettleParams) error {
@@ -286,6 +304,7 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) error {
 		arg.Passed,
 		arg.PassedOf,
 		arg.GuardWindow,
+		arg.EndedCalls,
 	)
 	return err
 }
@@ -298,9 +317,9 @@ SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (S
     $18::boolean[], $19::text[], $20::int[], $21::text[],
     $22::bigint, $23::text, $24::bigint, $25::text,
     $26::text, $27::bigint, $28::boolean,
-    $29::bigint, $30::bigint, $31::float8) AS ledger,
-  reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $32::bigint[],
-    $33::int[], $34::text[], $35::text[], $36::text[]) AS settled OFFSET 0) AS w
+    $29::bigint, $30::bigint, $31::float8, $32::bigint[]) AS ledger,
+  reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $33::bigint[],
+    $34::int[], $35::text[], $36::text[], $37::text[]) AS settled OFFSET 0) AS w
 `
 
 type SettleTasksParams struct {
@@ -335,6 +354,7 @@ type SettleTasksParams struct {
 	Passed           int64
 	PassedOf         int64
 	GuardWindow      float64
+	EndedCalls       []int64
 	TaskOperationIds []int64
 	TaskResourceIds  []int32
 	TaskKeys         []string
@@ -382,6 +402,7 @@ func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) (Settl
 		arg.Passed,
 		arg.PassedOf,
 		arg.GuardWindow,
+		arg.EndedCalls,
 		arg.TaskOperationIds,
 		arg.TaskResourceIds,
 		arg.TaskKeys,

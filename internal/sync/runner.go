@@ -341,7 +341,9 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (Progress, int
 	if err := r.cfg.Owner.Refresh(ctx); err != nil {
 		return Progress{}, 0, err
 	}
-	r.cfg.Owner.AwaitReads()
+	if err := r.cfg.Owner.KnowCalls(ctx); err != nil {
+		return Progress{}, 0, err
+	}
 	work := &apply.Run{}
 	if run.Reason == reasonStart || run.Reason == reasonTakeover || run.Reason == reasonInterval {
 		if _, err := r.awaitCursor(ctx, time.After(backlogMost)); err != nil {

@@ -82,7 +82,7 @@ var proof = []Mutant{
 	},
 	{
 		Name: "waiting-is-present", Invariant: "I5", Removed: "an object that waits for its first call is not in the target: when its row goes there is nothing to delete",
-		Edits:   []Edit{{settleSQL, "'pending', true, false, clock_timestamp() + record_in_hand.patience", "'pending', true, true, clock_timestamp() + record_in_hand.patience"}},
+		Edits:   []Edit{{settleSQL, "'pending', true, n.called, clock_timestamp() + record_in_hand.patience", "'pending', true, true, clock_timestamp() + record_in_hand.patience"}},
 		Package: serverTests, Run: "^TestWhatWasNeverCalledIsNotDeleted$",
 	},
 	{

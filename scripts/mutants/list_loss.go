@@ -79,7 +79,7 @@ var loss = []Mutant{
 		Package: applyTests, Run: "^TestDecisionsAboutUnwantedObjects$",
 	},
 	{
-		Name: "first-calls-unrecorded", Invariant: "I7", Removed: "an object has its ledger row before its first call",
+		Name: "first-calls-unrecorded", Invariant: "I7", Removed: "an object is on record before its first call",
 		Edits:   []Edit{{lookFile, "if now.paused || now.drain {", "if true {"}},
 		Package: serverTests, Run: "^(TestF1_CallsUnderWayAreKnownToWhateverDeletes|TestF7_FirstCallOfADeadOwnerOutlivesStartOver|TestTruncatedRowsOfADeadSyncLeaveNoOrphan)$",
 	},
@@ -90,7 +90,7 @@ var loss = []Mutant{
 	},
 	{
 		Name: "first-calls-unfenced", Invariant: "I10", Removed: "a deposed owner's read for calls is refused",
-		Edits:   []Edit{{settleSQL, "t.owner = record_first_calls.owner AND t.term = record_first_calls.term;", "true;"}},
+		Edits:   []Edit{{settleSQL, " AND t.owner = record_first_calls.owner AND t.term = record_first_calls.term\n", "\n"}},
 		Package: desiredTests, Run: "^TestReadToCallRecordsWhatTheLedgerDoesNotKnow$",
 	},
 	{
