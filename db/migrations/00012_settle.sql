@@ -138,9 +138,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE EXCEPTION 'target % was taken over by another process: term % is over', record_first_calls.target_id, record_first_calls.term USING ERRCODE = 'RC001';
     END IF;
-    IF record_first_calls.flush THEN
-        PERFORM set_config('synchronous_commit', 'on', true);
-    END IF;
+    PERFORM set_config('synchronous_commit', CASE WHEN record_first_calls.flush THEN 'on' ELSE 'off' END, true);
     RETURN number;
 END
 $$;

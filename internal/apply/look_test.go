@@ -4,10 +4,12 @@ import (
 	"context"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/store"
 )
 
 // C8: an object with a record of its first call is deleted once that call has begun; before, there is nothing to delete when its
@@ -72,4 +74,31 @@ func TestRecordsOfFirstCallsEnd(t *testing.T) {
 	require.Equal(t, []int64{1, 2}, f.over())
 	require.Empty(t, f.over())
 	require.Empty(t, f.left)
+}
+
+// inHandDB notes which objects are recorded as in hand and called for.
+type inHandDB struct {
+	noDB
+	called []bool
+}
+
+func (db *inHandDB) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	db.called = args[5].([]bool)
+	return db.noDB.Exec(ctx, sql, args...)
+}
+
+// I7: what is recorded as in hand while its first call may be under way is present; its record may end before there is a result.
+func TestWhatIsInHandIsPresentOnceItIsOnRecord(t *testing.T) {
+	t.Parallel()
+	o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Done() }), nil)
+	db := &inHandDB{}
+	o.queries = store.New(db)
+	a, b := &Item{ObjectID: ObjectID{1, "a"}}, &Item{ObjectID: ObjectID{1, "b"}}
+	o.firsts.recorded(1)
+	o.firsts.takes(a, 1)
+	require.NoError(t, o.recordInHand(t.Context(), []ObjectID{a.ObjectID, b.ObjectID}, brokenFor))
+	require.Equal(t, []bool{true, false}, db.called)
+	o.firsts.settles(a)
+	require.NoError(t, o.recordInHand(t.Context(), []ObjectID{a.ObjectID}, brokenFor))
+	require.Equal(t, []bool{false}, db.called)
 }

@@ -64,6 +64,7 @@ func (w *world) judge() {
 	}
 	w.measure(calls)
 	w.tally(calls)
+	w.firstCallsEnd()
 	w.outboxIsBounded()
 	w.nothingLeaks()
 }
@@ -152,6 +153,14 @@ func (w *world) tally(calls []call) {
 		terms[fmt.Sprint(c.Object.Target, c.Term)] = true
 	}
 	w.count("terms of owners", len(terms))
+}
+
+// firstCallsEnd checks that no owner has a first call on record that has its result. I7.
+func (w *world) firstCallsEnd() {
+	const open = `SELECT string_agg(format('%s of %s', c.keys, t.name), '; ') FROM reconciler.first_calls c JOIN reconciler.targets t ON t.id = c.target_id AND t.term = c.term`
+	if left := w.text(open); left != "" {
+		w.violate("I7 first calls", "at rest, and on record: %s", left)
+	}
 }
 
 // outboxIsBounded checks that nobody is behind, so that retention may empty the outbox. I9.

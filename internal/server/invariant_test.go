@@ -52,6 +52,7 @@ func requireInOrder(w *world, target string, calls []call) {
 func (w *world) converged() {
 	w.t.Helper()
 	w.wait()
+	w.settled("0", `SELECT count(*)::text FROM reconciler.first_calls`)
 	for name, p := range w.places {
 		want := w.wanted(name)
 		have, _, _ := p.snapshot()

@@ -12,6 +12,7 @@ const (
 	serverTests  = "./internal/server"
 
 	ownerFile   = "internal/apply/owner.go"
+	firstFile   = "internal/apply/first.go"
 	workFile    = "internal/apply/work.go"
 	queueFile   = "internal/apply/queue.go"
 	readerFile  = "internal/apply/reader.go"

@@ -86,11 +86,6 @@ var proof = []Mutant{
 		Package: serverTests, Run: "^TestWhatWasNeverCalledIsNotDeleted$",
 	},
 	{
-		Name: "recorded-is-present", Invariant: "I5", Removed: "the same where it was recorded for a call that has not begun",
-		Edits:   []Edit{{lookFile, "if it.uncalled && row.Ledger != nil {", "if false {"}},
-		Package: serverTests, Run: "^TestF1_WhatWaitsForItsTurnIsNotDeleted$",
-	},
-	{
 		Name: "late-stays-in-hand", Invariant: "I4", Removed: "an object with nothing to record, recorded as in hand meanwhile, is looked at again at once",
 		Edits:   []Edit{{settlerFile, " || r.record == nil && s.late[r.item.ObjectID]", ""}},
 		Package: applyTests, Run: "^TestObjectInHandWithNothingToRecordIsLookedAtAgain$",

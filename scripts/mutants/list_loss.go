@@ -84,8 +84,33 @@ var loss = []Mutant{
 		Package: serverTests, Run: "^(TestF1_CallsUnderWayAreKnownToWhateverDeletes|TestF7_FirstCallOfADeadOwnerOutlivesStartOver|TestTruncatedRowsOfADeadSyncLeaveNoOrphan)$",
 	},
 	{
+		Name: "first-calls-not-taken-in", Invariant: "I7", Removed: "a scan has what is called for in the ledger",
+		Edits:   []Edit{{runnerFile, "if err := r.cfg.Owner.KnowCalls(ctx); err != nil {", "if err := error(nil); err != nil {"}},
+		Package: serverTests, Run: "^TestF1_CallsUnderWayAreKnownToWhateverDeletes$",
+	},
+	{
+		Name: "first-calls-of-the-dead", Invariant: "I7", Removed: "an owner has in the ledger what those of before called for",
+		Edits:   []Edit{{ownerFile, "if err := o.queries.FirstCallsTakeIn(ctx, store.FirstCallsTakeInParams{TargetID: o.cfg.Grant.ID, EndedTerm: o.cfg.Grant.Term}); err != nil {", "if err := error(nil); err != nil {"}},
+		Package: serverTests, Run: "^TestF7_FirstCallOfADeadOwnerOutlivesStartOver$",
+	},
+	{
+		Name: "first-calls-lost-in-hand", Invariant: "I7", Removed: "what is recorded as in hand while its first call is under way is present",
+		Edits:   []Edit{{settlerFile, "params.Called = append(params.Called, o.firsts.has(id))", "params.Called = append(params.Called, false)"}},
+		Package: applyTests, Run: "^TestWhatIsInHandIsPresentOnceItIsOnRecord$",
+	},
+	{
+		Name: "recorded-is-present", Invariant: "I5", Removed: "what was never called for is not deleted",
+		Edits:   []Edit{{firstFile, "if e.Present = called; called {", "if e.Present = true; called {"}},
+		Package: applyTests, Run: "^TestWhatIsRecordedForItsFirstCallIsThereWhenThatBegins$",
+	},
+	{
+		Name: "called-is-absent", Invariant: "I7", Removed: "what was called for, and has no result, is in the target",
+		Edits:   []Edit{{firstFile, "if e.Present = called; called {", "if e.Present = false; called {"}},
+		Package: applyTests, Run: "^TestWhatIsRecordedForItsFirstCallIsThereWhenThatBegins$",
+	},
+	{
 		Name: "first-calls-unflushed", Invariant: "I7", Removed: "the row of a first call that no event tells of outlives a crash of the server",
-		Edits:   []Edit{{settleSQL, "IF record_first_calls.flush THEN", "IF false THEN"}},
+		Edits:   []Edit{{settleSQL, "CASE WHEN record_first_calls.flush THEN 'on' ELSE 'off' END", "'off'"}},
 		Package: desiredTests, Run: "^TestFirstCallsThatNoEventTellsOfAreFlushed$",
 	},
 	{
