@@ -114,15 +114,10 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		return o.readFailed(ctx, resource, items, err)
 	}
 	defer o.looking.Unlock()
-	defer o.firsts.handedOut()
+	looks, unopened := o.looks(items, rows, latest.Revision, steering)
 	var calls [2][]look
-	var unopened []*Item
-	for i, it := range items {
-		if rows[i].Unopened {
-			unopened = append(unopened, it)
-			continue
-		}
-		l := o.look(it, rows[i], latest.Revision, steering)
+	for _, l := range looks {
+		it := l.item
 		act, rec := decide(l)
 		if len(it.Key) > maxKeyBytes {
 			act, rec = actRecord, l.overlong()

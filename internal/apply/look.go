@@ -27,6 +27,21 @@ func (o *Owner) readItems(ctx context.Context, r *desired.Resource, items []*Ite
 	return r.ReadToCall(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, keys, by) //nolint:wrapcheck // by the caller
 }
 
+// looks are made from what was read, but for objects whose applies are not open. Before the first of them has a result, each
+// is on its record: a record ends with the last result of its objects, and with that goes from the database.
+func (o *Owner) looks(items []*Item, rows []desired.Row, now int64, at steering) (looks []look, unopened []*Item) {
+	defer o.firsts.handedOut()
+	looks = make([]look, 0, len(items))
+	for i, it := range items {
+		if rows[i].Unopened {
+			unopened = append(unopened, it)
+			continue
+		}
+		looks = append(looks, o.look(it, rows[i], now, at))
+	}
+	return looks, unopened
+}
+
 // look is made from what was read. What has a record of its first call is not in the target before that begins: should it not
 // be wanted any more by then, there is nothing to delete. Once it has begun the target may have it, whatever the ledger says.
 func (o *Owner) look(it *Item, row desired.Row, now int64, at steering) look {

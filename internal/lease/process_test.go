@@ -50,6 +50,19 @@ func TestProcessRow(t *testing.T) {
 		require.NoError(t, first.ctx.Err())
 	})
 
+	// What a process that is listed no more holds goes to another one, whatever is left of its heartbeats.
+	t.Run("OfADeadProcessIsRemovedByHand", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t)
+		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', 7, 0)`)
+		f.db.Exec(t, `INSERT INTO reconciler.targets (name, configured, owner, term, lease_ttl) VALUES ('x', true, '00000000-0000-4000-8000-00000000000a', 3, '300 ms')`)
+		f.db.Exec(t, `UPDATE reconciler.leases SET owner = '00000000-0000-4000-8000-00000000000a', term = 5, lease_ttl = '300 ms'`)
+		f.db.Exec(t, `DELETE FROM reconciler.instances`)
+		a := f.start(f.replica(quick, []string{"x"}))
+		require.Equal(t, int64(4), receive(t, a.runs).Term)
+		require.Equal(t, int64(6), receive(t, a.leads))
+	})
+
 	t.Run("IsGoneAfterAStop", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
