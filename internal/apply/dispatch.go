@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,8 +25,9 @@ const (
 	// windowBound is more than may ever be in flight: concurrency is at most 1,024.
 	windowBound = 2048
 	maxKeyBytes = desired.KeyBytesMost
-	// batchCalls bounds the objects of one call to a driver.BatchApplier.
+	// batchCalls bounds the objects of one call to a driver.BatchApplier, and batchBytes their specs, beside the last.
 	batchCalls = 200
+	batchBytes = 4 << 20
 	// brokenFor is how long objects wait whose resource cannot be read at all.
 	brokenFor = 10 * time.Second
 )
@@ -63,8 +65,9 @@ func (o *Owner) setWindow(took time.Duration) {
 
 // dispatch takes objects from the queue, reads them in batches, and hands out the calls that they need.
 func (o *Owner) dispatch(ctx context.Context) error {
+	o.reads = windowMost
 	for {
-		items, err := o.queue.take(ctx, windowMost)
+		items, err := o.queue.take(ctx, o.reads)
 		if err != nil {
 			return nil
 		}
@@ -116,25 +119,31 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 	defer o.looking.Unlock()
 	looks, unopened := o.looks(items, rows, latest.Revision, steering)
 	var calls [2][]look
+	var left []*Item
 	for _, l := range looks {
 		it := l.item
+		if l.row.Left {
+			left = append(left, it)
+			continue
+		}
 		act, rec := decide(l)
 		if len(it.Key) > maxKeyBytes {
 			act, rec = actRecord, l.overlong()
 		}
 		if act == actApply || act == actDelete {
 			l.act = act
-			o.queue.looked(it, true)
+			o.queue.looked(it, true, len(l.row.Spec))
 			o.queue.works(it, l.operation())
 			calls[it.Lane] = append(calls[it.Lane], l)
 			continue
 		}
-		o.queue.looked(it, false)
+		o.queue.looked(it, false, 0)
 		o.cfg.Metrics.Unchanged.WithLabelValues(o.cfg.Name).Inc()
 		if err := o.settle(ctx, l, rec); err != nil {
 			return err
 		}
 	}
+	o.leave(left, len(items))
 	if err := o.putAside(ctx, unopened); err != nil {
 		return err
 	}
@@ -142,6 +151,19 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		o.queue.allowProbe() // an object that needs no call is no probe
 	}
 	return o.hand(ctx, calls)
+}
+
+// leave puts back what a read of so many objects had no room for, in their order, and has the next reads take as many as there
+// was room for; then twice as many again with each.
+func (o *Owner) leave(left []*Item, of int) {
+	if len(left) == 0 {
+		o.reads = min(2*o.reads, windowMost)
+		return
+	}
+	o.reads = max(1, (of-len(left))/2)
+	for _, it := range slices.Backward(left) {
+		o.queue.putBack(it)
+	}
 }
 
 // overlong is what the ledger says of an object whose key it cannot hold, under a shortened key, while there is a row.
@@ -229,14 +251,15 @@ func (o *Owner) groups(looks []look) [][]look {
 		size = min(batchCalls, max(1, len(looks)/o.cfg.Concurrency))
 	}
 	var batch []look
+	bytes := 0
 	for _, l := range looks {
 		if l.act == actDelete || size == 1 {
 			groups = append(groups, []look{l})
 			continue
 		}
 		batch = append(batch, l)
-		if len(batch) == size {
-			groups, batch = append(groups, batch), nil
+		if bytes += len(l.row.Spec); len(batch) == size || bytes >= batchBytes {
+			groups, batch, bytes = append(groups, batch), nil, 0
 		}
 	}
 	if len(batch) > 0 {

@@ -105,6 +105,7 @@ type Owner struct {
 
 	health chan struct{} // an apply waits for the target's health
 
+	reads   int                            // the dispatcher's own: how many objects are read at once
 	looking sync.Mutex                     // held while objects are read and handed out
 	turn    chan struct{}                  // ask whose turn it is in applies
 	closed  atomic.Pointer[map[int64]bool] // operations that are being stopped

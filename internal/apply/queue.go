@@ -40,6 +40,7 @@ type Item struct {
 	firsts    []int64   // records of its first call
 	uncalled  bool      // it has such records, and the call has not begun: the target has not got it, whatever the ledger says
 	calling   bool      // in flight, and it may need a call: it takes room in the window
+	bytes     int       // of its spec, while it is called for
 	probe     bool      // in flight as the one that an open circuit lets through
 	park      string    // a delete is not called but held by this: deletes are being counted
 	operation int64     // in flight as a part of it; 0: of none
@@ -84,6 +85,7 @@ type queue struct {
 	resting  map[ObjectID]*Item // taken, and put aside until wake: they take no room in a lane or in the window
 	lived    time.Time          // when a live change waited last
 	window   int                // most calls in flight
+	bytes    int                // of the specs of calls in flight
 	stopped  bool               // nothing is taken any more
 	paused   bool               // circuit open: only probes are taken
 	probe    bool               // one probe may be taken
@@ -232,7 +234,7 @@ const (
 // sync. With a window of one they take turns, three to one.
 func (q *queue) sharesLocked(most int) (live, sync int) {
 	free := q.window - q.inFlight[LaneLive] - q.inFlight[LaneSync]
-	if free <= 0 {
+	if free <= 0 || q.bytes >= flightBytes {
 		return 0, 0
 	}
 	if q.window == 1 {
@@ -257,16 +259,21 @@ func (q *queue) sharesLocked(most int) (live, sync int) {
 	return live, min(most, int(float64(sync)/q.share[LaneSync]))
 }
 
+// flightBytes is from how many bytes of specs in flight on nothing more is taken.
+const flightBytes = 64 << 20
+
 // shareLeast keeps a long run of objects without a call from hiding for long that they need one again.
 const shareLeast = 0.001
 
-// looked notes whether an object in flight needs a call.
-func (q *queue) looked(it *Item, call bool) {
+// looked notes whether an object in flight needs a call, with how many bytes.
+func (q *queue) looked(it *Item, call bool, bytes int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	share := &q.share[it.Lane]
 	if call {
 		*share += (1 - *share) / 32
+		it.bytes = bytes
+		q.bytes += bytes
 		return
 	}
 	*share = max(shareLeast, *share-*share/32)
@@ -278,6 +285,8 @@ func (q *queue) leaveWindowLocked(it *Item) {
 	if it.calling {
 		it.calling = false
 		q.inFlight[it.Lane]--
+		q.bytes -= it.bytes
+		it.bytes = 0
 	}
 }
 
@@ -438,7 +447,7 @@ func (q *queue) abandon() {
 	clear(q.waiting)
 	clear(q.flying)
 	clear(q.resting)
-	q.lanes, q.size, q.inFlight = [2][]*Item{}, [2]int{}, [2]int{}
+	q.lanes, q.size, q.inFlight, q.bytes = [2][]*Item{}, [2]int{}, [2]int{}, 0
 }
 
 // depth returns how many objects wait on each lane and how many are in flight. What rests is neither.

@@ -100,7 +100,7 @@ func TestF83_ProbesAreCalledWhileObjectsRest(t *testing.T) {
 	o.queue.add(t, liveItem("resting"), liveItem("recorded"), liveItem("called before"), liveItem("probe"))
 	items := o.queue.tryTake(3)
 	require.True(t, o.queue.rest(items[0]))
-	o.queue.looked(items[1], false)
+	o.queue.looked(items[1], false, 0)
 	for range breakerUnreachable {
 		o.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
 	}

@@ -183,7 +183,7 @@ func TestLittleOfASyncIsTakenAtOnce(t *testing.T) {
 	require.Len(t, second, syncMost)
 	require.Empty(t, q.tryTake(windowMost))
 	for _, it := range second {
-		q.looked(it, false)
+		q.looked(it, false, 0)
 	}
 	require.Len(t, q.tryTake(windowMost), syncMost, "also of those that hardly ever need a call")
 	q.lived = q.lived.Add(-liveFor) // that long ago
@@ -452,9 +452,9 @@ func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 	first := q.tryTake(1000)
 	require.Len(t, first, 4)
 	require.Empty(t, q.tryTake(1000))
-	q.looked(first[0], true)
+	q.looked(first[0], true, 0)
 	for _, it := range first[1:] {
-		q.looked(it, false)
+		q.looked(it, false, 0)
 	}
 	require.Equal(t, [2]int{1, 0}, q.inFlight)
 	taken := 0
@@ -465,7 +465,7 @@ func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 		}
 		taken = max(taken, len(items))
 		for _, it := range items {
-			q.looked(it, false)
+			q.looked(it, false, 0)
 			q.done(it)
 		}
 	}
@@ -479,7 +479,7 @@ func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 	items := q.tryTake(1000)
 	require.Greater(t, len(items), 100)
 	for _, it := range items {
-		q.looked(it, true)
+		q.looked(it, true, 0)
 	}
 	require.Empty(t, q.tryTake(1000))
 	for _, it := range append(items, first...) {
@@ -488,7 +488,7 @@ func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 	require.Equal(t, [2]int{}, q.inFlight)
 	for range 300 {
 		for _, it := range q.tryTake(4) {
-			q.looked(it, true)
+			q.looked(it, true, 0)
 			q.done(it)
 		}
 	}
@@ -501,7 +501,7 @@ func TestWhatIsPutBackTakesRoomAgain(t *testing.T) {
 	q := newQueue(4)
 	q.add(t, liveItem("a"))
 	it := q.tryTake(1)[0]
-	q.looked(it, false)
+	q.looked(it, false, 0)
 	q.putBack(it)
 	require.Equal(t, [2]int{}, q.inFlight)
 	require.Same(t, it, q.tryTake(1)[0])

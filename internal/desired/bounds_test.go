@@ -25,3 +25,38 @@ func TestF17_SpecThatIsTooLargeIsNotSent(t *testing.T) {
 	}
 	require.EqualError(t, rows[3].Err, "its spec is null")
 }
+
+// What an owner holds of specs is bounded in bytes: rows that a read had no room for are told apart, and what is known of them.
+func TestF17_ReadReturnsAsManySpecsAsItMay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY, body text); INSERT INTO apps SELECT i, repeat('x', 1048574) FROM generate_series(1, 18) AS i;
+		SELECT reconciler.track('app', 'apps', '{id}', $$'eu'$$, spec => 'to_jsonb(body)')`)
+	keys := make([]string, 18)
+	for i := range keys {
+		keys[i] = fmt.Sprint(i + 1)
+	}
+	rows, err := w.resource(t, "app").Read(t.Context(), w.Pool, "eu", targetEU, keys)
+	require.NoError(t, err)
+	for i, row := range rows {
+		require.True(t, row.Wanted)
+		require.Equal(t, rows[0].Hash, row.Hash)
+		require.Equal(t, i >= 16, row.Left, i)
+		require.Equal(t, row.Left, row.Spec == nil, i)
+	}
+}
+
+// What depends_on refers to goes into an index of the ledger; what is too large for it blocks its object, and no other.
+func TestF17_ColumnsThatAreTooLargeToDependOn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE owners (name text PRIMARY KEY); CREATE TABLE apps (id int PRIMARY KEY, owner text);
+		INSERT INTO owners VALUES ('small'), (repeat('x', 8300)); INSERT INTO apps SELECT row_number() OVER (ORDER BY length(name)), name FROM owners;
+		CREATE VIEW joined AS SELECT a.id, a.owner FROM apps a JOIN owners o ON o.name = a.owner;
+		SELECT reconciler.track('app', 'joined', '{id}', $$'eu'$$, spec => 'to_jsonb(id)', depends_on => '{"owners": {"name": "owner"}, "apps": {"id": "id"}}')`)
+	rows, err := w.resource(t, "app").Read(t.Context(), w.Pool, "eu", targetEU, []string{"1", "2"})
+	require.NoError(t, err)
+	require.NoError(t, rows[0].Err)
+	require.JSONEq(t, `{"id": 1, "owner": "small"}`, string(rows[0].Match))
+	require.EqualError(t, rows[1].Err, "the columns that depends_on refers to have more than 8192 bytes")
+	require.Empty(t, rows[1].Match)
+	require.False(t, rows[1].Wanted)
+}

@@ -31,6 +31,8 @@ type Row struct {
 	// First is the number of the record by which the read says that the object may be called for: the ledger does not say that
 	// the target may have it. 0: there is none.
 	First int64
+	// Left: the read had as many bytes of specs as it may have before it came to this one. The row is to be read again.
+	Left bool
 }
 
 // Task is the task of an apply that governs an object.
@@ -60,6 +62,12 @@ type Entry struct {
 // SpecMost is the largest spec that is applied, in bytes. The object of a larger one is blocked, and it is not even sent here.
 const SpecMost = 1 << 20
 
+// MatchMost is the most that the columns may have which depends_on refers to, in bytes of JSON. An object with more is blocked.
+const MatchMost = 8 << 10
+
+// ReadMost is how many bytes of specs a read returns, beside one spec.
+const ReadMost = 16 << 20
+
 // readSQLs are the queries of a kind of read: by default, with the tasks that govern objects, and of one key, with tasks.
 type readSQLs struct{ plain, governed, alone string }
 
@@ -82,8 +90,14 @@ func (r *Resource) buildRead(governed, alone bool) string {
 		task, tasks = "g.operation_id, g.is_open, g.reapply", "LEFT JOIN LATERAL ("+fmt.Sprintf(taskSQL, r.ID, "$2", "i.key")+") AS g ON true\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN octet_length(d.spec) <= %d THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, ", SpecMost)
-	b.WriteString("d.match, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
+	fits := fmt.Sprintf("octet_length(d.spec) <= %d", SpecMost)
+	match := "d.match"
+	if len(r.matches) > 0 {
+		small := fmt.Sprintf("octet_length(d.match) <= %d", MatchMost)
+		fits, match = fits+" AND "+small, fmt.Sprintf("CASE WHEN %s THEN d.match END AS match", small)
+	}
+	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN %s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %s, ", fits, match)
+	b.WriteString("l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
 		fmt.Sprintf(unopenedSQL, r.ID) + " AS unopened, " + fmt.Sprintf(governedSQL, "$2") + " AS governed, 0::bigint AS first\n")
@@ -219,7 +233,7 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 		return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 	}
 	defer result.Close()
-	recorded := int64(0)
+	recorded, bytes := int64(0), 0
 	for result.Next() {
 		n, row, may, err := scanRow(result)
 		if err != nil {
@@ -230,6 +244,9 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 			how.recorded(recorded)
 		}
 		governed = may
+		if bytes += len(row.Spec); bytes > ReadMost {
+			row.Spec, row.Left = nil, true
+		}
 		at := &out[places[n-1]]
 		if at.Wanted || at.Err != nil {
 			row.Wanted, row.Err = false, fmt.Errorf("key %q is not unique: more than one running row has it", row.Key)
@@ -297,6 +314,8 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 		switch {
 		case bytes == nil:
 			row.Err = errors.New("its spec is null")
+		case spec == nil && *bytes <= SpecMost:
+			row.Err = fmt.Errorf("the columns that depends_on refers to have more than %d bytes", MatchMost)
 		case spec == nil:
 			row.Err = fmt.Errorf("its spec has %d bytes; the largest that is applied has %d", *bytes, SpecMost)
 		default:

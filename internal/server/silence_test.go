@@ -66,30 +66,105 @@ func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 			if c.provoke != "" {
 				w.db.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
 			}
-			w.eventually("the metric says so", func() bool { return w.series("loop_failing", loop) == 1 && w.series("loop_failures_total", loop) >= 1 })
-			w.eventually("the probe says so", func() bool {
-				return strings.HasPrefix(w.ready(), "503 ") && strings.Contains(w.ready(), "loop "+loop+" ")
-			})
-			w.eventually("doctor says so", func() bool {
-				return w.text(`SELECT count(*)::text FROM reconciler.doctor() WHERE check_name = 'loops' AND NOT ok AND finding LIKE $1 AND remedy <> ''`, loop+" of %") == "1"
-			})
-			w.eventually("the status says so", func() bool {
-				return w.text(`SELECT (state IN ('error', 'unowned') AND last_error LIKE '%has been failing since%')::text FROM reconciler.status WHERE target = 'eu'`) == "true"
-			})
-			if loop == "heartbeat" {
-				require.NotEmpty(t, w.logged("msg=heartbeat_failed"))
-			} else {
-				require.NotEmpty(t, w.logged("msg=loop_failing loop="+loop+" "))
-			}
+			w.seenFailing(loop)
 
 			w.db.Exec(t, c.mended)
 			w.db.Exec(t, control)
-			w.eventually("all is well", func() bool {
-				return w.ready() == "200 ok" && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
-			})
-			require.Equal(t, "t", w.text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor() WHERE check_name = 'loops'`))
+			w.seenWell()
 		})
 	}
+}
+
+// seenFailing waits until a loop that fails is told of everywhere.
+func (w *world) seenFailing(loop string) {
+	w.t.Helper()
+	w.eventually("the metric says so", func() bool { return w.series("loop_failing", loop) == 1 && w.series("loop_failures_total", loop) >= 1 })
+	w.eventually("the probe says so", func() bool {
+		return strings.HasPrefix(w.ready(), "503 ") && strings.Contains(w.ready(), "loop "+loop+" ")
+	})
+	w.eventually("doctor says so", func() bool {
+		return w.text(`SELECT count(*)::text FROM reconciler.doctor() WHERE check_name = 'loops' AND NOT ok AND finding LIKE $1 AND remedy <> ''`, loop+" of %") == "1"
+	})
+	w.eventually("the status says so", func() bool {
+		return w.text(`SELECT (state IN ('error', 'unowned') AND last_error LIKE '%has been failing since%')::text FROM reconciler.status WHERE target = 'eu'`) == "true"
+	})
+	if loop == "heartbeat" {
+		require.NotEmpty(w.t, w.logged("msg=heartbeat_failed"))
+	} else {
+		require.NotEmpty(w.t, w.logged("msg=loop_failing loop="+loop+" "))
+	}
+}
+
+// seenWell waits until no loop is told of any more.
+func (w *world) seenWell() {
+	w.t.Helper()
+	w.eventually("all is well", func() bool {
+		return w.ready() == "200 ok" && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
+	})
+	require.Equal(w.t, "t", w.text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor() WHERE check_name = 'loops'`))
+}
+
+// The same for loops that fail because one statement of theirs does, whatever the reason.
+func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
+	t.Parallel()
+	const control, deposed = `SELECT pg_notify('reconciler_control', '')`, `UPDATE reconciler.leases SET owner = NULL`
+	for loop, c := range map[string]struct {
+		refused []string
+		provoke string
+	}{
+		"listen":    {[]string{"listen "}, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler % listen'`},
+		"acquire":   {[]string{"-- name: TargetsAcquire "}, `UPDATE reconciler.targets SET owner = NULL`},
+		"configure": {[]string{"-- name: TargetsConfigure "}, `UPDATE reconciler.targets SET configured = false`},
+		"count":     {[]string{"-- name: AppliesUnderWay "}, deposed},
+		"mend":      {[]string{"reconciler.capture_problems()"}, deposed},
+		"steer":     {[]string{"-- name: TargetSteering "}, control},
+		"read":      {[]string{"-- name: OutboxDelta "}, `UPDATE apps SET image = 'v2'`},
+		"due":       {[]string{"-- name: LedgerDue "}, `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = now(); ` + control},
+		// A table that cannot be read keeps its own objects waiting, unless even that cannot be written down.
+		"dispatch": {[]string{`"reconciler"."desired_app"`, "-- name: LedgerInHand "}, `UPDATE apps SET image = 'v2'`},
+		"health":   {[]string{"-- name: TargetHealthWanted "}, `UPDATE reconciler.targets SET owner = NULL`},
+	} {
+		t.Run(loop, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.fleet(1)
+			eu := &patient{place: newPlace(), says: healthy}
+			way := pgtest.NewCensor(t, w.db.URL)
+			w.startWith(func(c *config.Config) {
+				c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(way.URL), config.NewURL(way.URL)
+			}, named("eu", eu))
+			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+			w.wait()
+			way.Refuse(c.refused...)
+			w.db.Exec(t, c.provoke)
+			w.seenFailing(loop)
+			way.Refuse()
+			w.db.Exec(t, control)
+			w.seenWell()
+			w.converged()
+		})
+	}
+}
+
+// A right that is taken away while the daemon runs is told of by the loop that needs it.
+func TestF15_RevokedRightIsSeen(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	role := w.db.Role(t, "daemon", "")
+	w.db.Exec(t, `SELECT reconciler.grant($1, 'runtime')`, role)
+	w.startWith(func(c *config.Config) {
+		c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(w.db.URLFor(role)), config.NewURL(w.db.URLFor(role))
+	}, named("eu", newPlace()))
+	w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+	w.wait()
+	w.db.Exec(t, `REVOKE UPDATE ON reconciler.ledger FROM `+role)
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	w.seenFailing("settle")
+	require.Contains(t, w.text(`SELECT last_error FROM reconciler.status WHERE target = 'eu'`), "permission denied for table ledger")
+	w.db.Exec(t, `SELECT reconciler.grant($1, 'runtime')`, role)
+	w.seenWell()
+	w.converged()
 }
 
 // A pooler that is paused answers nothing at all: whoever works through it waits, and all the same it is told.
