@@ -186,7 +186,8 @@ COMMENT ON COLUMN reconciler.failing_loops.error IS 'The last error, without val
 CREATE VIEW reconciler.status AS
 SELECT t.name AS target,
     CASE
-        WHEN NOT t.configured THEN 'unknown'
+        -- Not while a process works on it that fails to say that it lists it.
+        WHEN NOT t.configured AND (broke.error IS NULL OR NOT reconciler.lease_lives(t.owner, t.lease_ttl)) THEN 'unknown'
         WHEN t.paused_at IS NOT NULL THEN 'paused'
         WHEN NOT reconciler.lease_lives(t.owner, t.lease_ttl) THEN 'unowned'
         WHEN broke.error IS NOT NULL THEN 'error'

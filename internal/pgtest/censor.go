@@ -1,6 +1,7 @@
 package pgtest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -78,7 +79,7 @@ func (c *Censor) accept() {
 		if err != nil {
 			return
 		}
-		server, err := net.Dial("tcp4", c.backend)
+		server, err := (&net.Dialer{}).DialContext(context.Background(), "tcp4", c.backend)
 		if err != nil {
 			_ = client.Close()
 			continue

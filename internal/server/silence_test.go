@@ -88,11 +88,11 @@ func (w *world) seenFailing(loop string) {
 	w.eventually("the status says so", func() bool {
 		return w.text(`SELECT (state IN ('error', 'unowned') AND last_error LIKE '%has been failing since%')::text FROM reconciler.status WHERE target = 'eu'`) == "true"
 	})
-	if loop == "heartbeat" {
-		require.NotEmpty(w.t, w.logged("msg=heartbeat_failed"))
-	} else {
-		require.NotEmpty(w.t, w.logged("msg=loop_failing loop="+loop+" "))
+	line, ok := map[string]string{"heartbeat": "msg=heartbeat_failed", "listen": "msg=listen_lost"}[loop]
+	if !ok {
+		line = "msg=loop_failing loop=" + loop + " "
 	}
+	require.NotEmpty(w.t, w.logged(line))
 }
 
 // seenWell waits until no loop is told of any more.
@@ -112,13 +112,13 @@ func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 		refused []string
 		provoke string
 	}{
-		"listen":    {[]string{"listen "}, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler % listen'`},
+		"listen":    {[]string{"LISTEN "}, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler % listen'`},
 		"acquire":   {[]string{"-- name: TargetsAcquire "}, `UPDATE reconciler.targets SET owner = NULL`},
 		"configure": {[]string{"-- name: TargetsConfigure "}, `UPDATE reconciler.targets SET configured = false`},
 		"count":     {[]string{"-- name: AppliesUnderWay "}, deposed},
 		"mend":      {[]string{"reconciler.capture_problems()"}, deposed},
 		"steer":     {[]string{"-- name: TargetSteering "}, control},
-		"read":      {[]string{"-- name: OutboxDelta "}, `UPDATE apps SET image = 'v2'`},
+		"read":      {[]string{"-- name: TargetCursorStart "}, `DELETE FROM reconciler.cursors WHERE consumer > 0; UPDATE reconciler.targets SET owner = NULL`},
 		"due":       {[]string{"-- name: LedgerDue "}, `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = now(); ` + control},
 		// A table that cannot be read keeps its own objects waiting, unless even that cannot be written down.
 		"dispatch": {[]string{`"reconciler"."desired_app"`, "-- name: LedgerInHand "}, `UPDATE apps SET image = 'v2'`},

@@ -150,6 +150,21 @@ var lanes = []Mutant{
 // C20: what is large is read by its index, whatever the planner knows.
 var plans = []Mutant{
 	{
+		Name: "read-unbounded", Invariant: "C20", Removed: "a read returns as many bytes of specs as it may",
+		Edits:   []Edit{{desiredRead, "if bytes += len(row.Spec); bytes > ReadMost {", "if bytes += len(row.Spec); bytes < 0 {"}},
+		Package: desiredTests, Run: "^TestF17_ReadReturnsAsManySpecsAsItMay$",
+	},
+	{
+		Name: "flight-unbounded", Invariant: "C20", Removed: "nothing more is taken while specs in flight have many bytes",
+		Edits:   []Edit{{queueFile, "if free <= 0 || q.bytes >= flightBytes {", "if free <= 0 {"}},
+		Package: applyTests, Run: "^TestF17_SpecsInFlightAreBoundedInBytes$",
+	},
+	{
+		Name: "batch-unbounded", Invariant: "C20", Removed: "one call to a driver that takes many objects has no more than some bytes",
+		Edits:   []Edit{{"internal/apply/dispatch.go", "len(batch) == size || bytes >= batchBytes {", "len(batch) == size {"}},
+		Package: applyTests, Run: "^TestF17_BatchesOfADriverAreBoundedInBytes$",
+	},
+	{
 		Name: "giant-read-from-its-start", Invariant: "C20", Removed: "a page of a giant transaction starts where the last one ended, by one bound that the index can take",
 		Edits:   []Edit{{tickSQL, "(i.xid, i.seq) > (g.xid, g.seq) AND i.xid < g.below", "(i.xid > g.xid OR i.xid = g.xid AND i.seq > g.seq) AND i.xid < g.below"}},
 		Package: outboxTests, Run: "^TestEveryPageOfAGiantTransactionCostsTheSame$",
