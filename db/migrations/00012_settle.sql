@@ -144,10 +144,9 @@ END
 $$;
 
 -- take_in_calls gives what is called for, and what was when its owner died, its ledger row: present, and due soon should no result
--- come. Whoever is about to trust the ledger calls it: untrack(), release(), the next owner; an owner itself knows better what it calls
--- for. Of one target or (NULL)
--- of all, and of one resource or of all. Rows of owners that are no more, and of terms up to ended_term, have then done their duty. A key that is
--- not unique is no object.
+-- come. Of one target or (NULL) of all, and of one resource or of all. Whoever is about to trust the ledger calls it: untrack(),
+-- release(), the next owner; an owner itself knows better what it calls for. Rows of owners that are no more, and of terms
+-- up to ended_term, have then done their duty. A key that is not unique is no object.
 CREATE FUNCTION reconciler.take_in_calls(target_id integer, ended_term bigint DEFAULT NULL, resource_id integer DEFAULT NULL) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     WITH over AS (
