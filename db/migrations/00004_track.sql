@@ -385,7 +385,7 @@ BEGIN
             HINT = coalesce('Resources: ' || (SELECT string_agg(name, ', ' ORDER BY name) FROM reconciler.resources), 'Nothing is tracked.');
     END IF;
     PERFORM reconciler.remove_capture(r.id);
-    PERFORM reconciler.take_in_calls(NULL, NULL, r.id); -- nobody reads rows any more
+    PERFORM reconciler.take_in_calls(NULL, NULL, r.id); -- its rows are no longer read
     -- In key order, as the owner of a target writes them.
     PERFORM FROM reconciler.ledger l WHERE l.target_id IN (SELECT id FROM reconciler.targets) AND l.resource_id = r.id ORDER BY l.target_id, l.key FOR UPDATE;
     GET DIAGNOSTICS n = ROW_COUNT;

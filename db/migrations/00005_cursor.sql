@@ -85,8 +85,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(b.at BETWEEN clock_timestamp() - lease_lives.ttl AND clock_timestamp() + lease_lives.ttl, false) FROM reconciler.last_beat(lease_lives.owner) AS b
 $$;
 
--- unrenewed says whether a lease is still as somebody saw it: same owner, same term, and no heartbeat since. Heartbeats count only
--- of a process that is listed: nobody has seen others.
+-- unrenewed says whether a lease is still as somebody saw it: same owner, same term, and no heartbeat since. Heartbeats that
+-- are left of a process without a row in instances do not count.
 CREATE FUNCTION reconciler.unrenewed(owner uuid, term bigint, seen_owner text, seen_term bigint, seen_beat bigint) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT unrenewed.owner::text = seen_owner AND unrenewed.term = seen_term
