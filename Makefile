@@ -34,7 +34,7 @@ build: ## Build bin/reconciler
 
 .PHONY: test
 test: ## Run unit, integration and end-to-end tests under the race detector
-	go test -race -count=1 -timeout=10m $(TEST_LOAD) $(TESTFLAGS) $(PKG)
+	go test -race -count=1 -timeout=30m $(TEST_LOAD) $(TESTFLAGS) $(PKG)
 
 # For `make test/faults`: how many worlds, the seed of the first, how many side by side (a world mostly waits).
 WORLDS ?= 20
