@@ -183,8 +183,10 @@ func discard(name string) map[string]any {
 }
 
 // memory returns the most and the present memory of the process, in MiB.
-func (p *product) memory() (peak, now float64, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+func (p *product) memory() (peak, now float64, err error) { return memoryOf(p.cmd.Process.Pid) }
+
+func memoryOf(pid int) (peak, now float64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -205,15 +207,17 @@ func (p *product) memory() (peak, now float64, err error) {
 }
 
 // cpu returns the processor time that the process has taken.
-func (p *product) cpu() (time.Duration, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+func (p *product) cpu() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
+
+func cpuOf(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat: %q", p.cmd.Process.Pid, text)
+		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, text)
 	}
 	user, _ := strconv.ParseInt(fields[11], 10, 64)
 	system, _ := strconv.ParseInt(fields[12], 10, 64)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 )
@@ -26,6 +27,24 @@ type Pace struct {
 	Rows    int    // of the table
 	Rate    int    // a second
 	Changes int
+	// Insert is the id of the first row that is inserted, where rows are inserted and not updated; 0: they are updated.
+	Insert int
+}
+
+// statement is what makes one change. Its argument is id.
+func (p Pace) statement() string {
+	if p.Insert > 0 {
+		return "INSERT INTO " + pgx.Identifier{"public", p.Table}.Sanitize() + " (id) VALUES ($1)"
+	}
+	return Load{Table: p.Table}.update()
+}
+
+// id is the row of a change. No row changes twice within seconds.
+func (p Pace) id(change int) int {
+	if p.Insert > 0 {
+		return p.Insert + change
+	}
+	return change%p.Rows + 1
 }
 
 // Changes commits changes of single rows at a steady rate, from as many connections as it takes, each at its own
@@ -55,7 +74,7 @@ func (p Pace) write(ctx context.Context, sink *Sink, w, writers int) ([]time.Dur
 		return nil, fmt.Errorf("connect a writer: %w", err)
 	}
 	defer conn.Release()
-	sql := Load{Table: p.Table}.update()
+	sql := p.statement()
 	ctx, cancel := context.WithCancel(ctx)
 	var calls waiter
 	defer calls.pending.Wait()
@@ -72,7 +91,7 @@ func (p Pace) write(ctx context.Context, sink *Sink, w, writers int) ([]time.Dur
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		id := (i*writers+w)%p.Rows + 1 // no row twice within seconds
+		id := p.id(i*writers + w)
 		called := sink.Expect(strconv.Itoa(id))
 		commit, err := begin(ctx, conn.Conn(), sql, id)
 		if err != nil {

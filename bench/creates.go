@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/measure"
+)
+
+// benchCreates measures what objects cost that the ledger does not know: they are on record before their first call. Each is
+// compared with a change of a known object in the same run.
+func benchCreates(ctx context.Context, l *lab) ([]Figure, error) {
+	const known = 10_000
+	if err := l.fresh(ctx, objectsSchema(known)...); err != nil {
+		return nil, err
+	}
+	s, stop, err := l.within(ctx)
+	if err != nil {
+		return nil, err
+	}
+	values := map[string][]float64{}
+	next := known + 1
+	for range l.rounds {
+		for _, rate := range []int{slowRate, 200} {
+			pace := measure.Pace{Pool: l.pool, Table: "objects", Rows: known, Rate: rate, Changes: max(l.rows(200), l.rows(3*rate))}
+			for _, way := range []string{"update", "insert"} {
+				if pace.Insert = 0; way == "insert" {
+					pace.Insert = next
+					next += pace.Changes
+				}
+				times, err := measure.Changes(ctx, s, pace)
+				if err != nil {
+					_ = stop()
+					return nil, err
+				}
+				for name, p := range map[string]float64{"p50": .5, "p99": .99} {
+					at := way + strconv.Itoa(rate) + name
+					values[at] = append(values[at], measure.Percentile(times, p))
+				}
+			}
+		}
+	}
+	if err := stop(); err != nil {
+		return nil, err
+	}
+	var figures []Figure
+	for _, rate := range []int{slowRate, 200} {
+		for _, name := range []string{"p50", "p99"} {
+			at := strconv.Itoa(rate) + name
+			figures = append(figures, Figure{
+				Bench: "creates", What: fmt.Sprintf("%d inserts/s, %s", rate, name), Unit: "ms", Values: values["insert"+at], Against: fmt.Sprintf("%d updates/s", rate), Limits: values["update"+at],
+			})
+		}
+	}
+	bulk, err := l.bulkCreates(ctx)
+	return append(figures, bulk...), err
+}
+
+// bulkCreates inserts many rows in one statement, and changes them in another.
+func (l *lab) bulkCreates(ctx context.Context) ([]Figure, error) {
+	rows := l.rows(200_000)
+	p, err := l.begin(ctx, objectsSchema(0), discard(target))
+	if err != nil {
+		return nil, err
+	}
+	var inserts, updates, inserted, updated []float64
+	for round := range l.rounds {
+		for _, statement := range []struct {
+			sql             string
+			seconds, worked *[]float64
+		}{
+			{fmt.Sprintf(`INSERT INTO objects SELECT generate_series(%d, %d)`, round*rows+1, (round+1)*rows), &inserts, &inserted},
+			{fmt.Sprintf(`UPDATE objects SET n = n + 1 WHERE id > %d`, round*rows), &updates, &updated},
+		} {
+			took, err := l.timed(ctx, statement.sql)
+			if err != nil {
+				return nil, err
+			}
+			began := time.Now()
+			if err := l.passed(ctx); err != nil {
+				return nil, err
+			}
+			*statement.seconds = append(*statement.seconds, took.Seconds())
+			*statement.worked = append(*statement.worked, float64(rows)/time.Since(began).Seconds())
+			if err := l.exec(ctx, `VACUUM objects, reconciler.ledger`, `CHECKPOINT`); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return []Figure{
+		{Bench: "creates", What: fmt.Sprintf("INSERT of %d rows, tracked", rows), Unit: "s", Values: inserts, Against: "UPDATE of them", Limits: updates},
+		{Bench: "creates", What: "objects looked at and called for the first time", Unit: "/s", Values: inserted, Against: "known ones", Limits: updated},
+	}, p.stop()
+}
