@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/pgtest"
@@ -82,6 +83,7 @@ func (w *world) failOver(f fault) (end func()) {
 			return // it never comes back
 		}
 		old.Start(w.t)
+		w.old = old
 		w.note("the old primary is back")
 		// Whoever looks for a server that takes writes finds it first.
 		w.terminate("application_name LIKE 'reconciler%'")
@@ -89,18 +91,34 @@ func (w *world) failOver(f fault) (end func()) {
 	}
 }
 
-// judged says whether a call belongs to the history that the tester remembers. An owner of before may have read its rows
+// leftOld reports whether no process uses the old primary any more. A process that started while the new one was down uses it until
+// its next survey. Connections of the survey itself do not count.
+func (w *world) leftOld() bool {
+	if w.old == nil {
+		return true
+	}
+	conn, err := pgx.Connect(w.t.Context(), pgtest.URLs(w.db.Name, w.old))
+	require.NoError(w.t, err)
+	defer func() { _ = conn.Close(w.t.Context()) }() // nothing is lost with it
+	var left bool
+	require.NoError(w.t, conn.QueryRow(w.t.Context(), `SELECT NOT EXISTS (SELECT FROM pg_stat_activity
+		WHERE datname = current_database() AND application_name LIKE 'reconciler%' AND application_name <> 'reconciler survey')`).Scan(&left))
+	return left
+}
+
+// isJudged says whether a call belongs to the history that the tester remembers. An owner of before may have read its rows
 // then, and called later; its term tells.
 func (w *world) isJudged(c call) bool {
 	if w.judgeFrom.IsZero() {
 		return true
 	}
-	return c.Begin.After(w.judgeFrom) && c.Term >= w.judgeFrom.Unix()
+	return c.Begin.After(w.judgeFrom) && c.Term >= w.judgeFrom.UnixMicro()
 }
 
 // conflict says whether two kinds cannot strike in one world. The clock, the pooler and the files of the server that fails
-// over are not those of the one that takes over; and pg_restore cannot drop what was tracked again since the dump.
+// over are not those of the one that takes over; pg_restore cannot drop what was tracked again since the dump; and row
+// security that was on in the dump would stay so.
 func conflict(a, b string) bool {
-	not := map[string][]string{faultFailover: {faultClock, faultPooler, faultReload, faultSecurity}, faultReload: {faultUntrack}}
+	not := map[string][]string{faultFailover: {faultClock, faultPooler, faultReload, faultSecurity}, faultReload: {faultUntrack, faultSecurity}}
 	return slices.Contains(not[a], b) || slices.Contains(not[b], a)
 }

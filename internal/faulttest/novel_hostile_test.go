@@ -2,6 +2,7 @@ package faulttest_test
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -22,6 +23,9 @@ var hostileSettings = []string{
 // hostileSettings sets some of them for the database, and has all sessions of the product begin anew.
 func (w *world) hostileSettings(f fault) (end func()) {
 	some := slices.Clone(hostileSettings)
+	if w.pooler != nil {
+		some = slices.DeleteFunc(some, func(setting string) bool { return refusedThroughAPooler.MatchString(setting) })
+	}
 	w.hostile.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
 	some = some[:3+f.Choice%6]
 	for _, setting := range some {
@@ -32,11 +36,15 @@ func (w *world) hostileSettings(f fault) (end func()) {
 	return func() {}
 }
 
+// refusedThroughAPooler are settings with which no process works through a pooler. It says so.
+var refusedThroughAPooler = regexp.MustCompile("^(default_transaction_isolation|default_transaction_read_only|standard_conforming_strings) ")
+
 // mild are settings of the tester's own sessions, which are about other things than settings.
 var mild = map[string]string{
 	"standard_conforming_strings": "on", "statement_timeout": "0", "idle_session_timeout": "0", "idle_in_transaction_session_timeout": "0",
 	"default_transaction_isolation": "read committed", "default_transaction_deferrable": "off", "search_path": `"$user", public`,
 	"row_security": "on", "transform_null_equals": "off", "plan_cache_mode": "auto", "array_nulls": "on",
+	"jit": "off", // who compiles every statement waits for each, also without us
 }
 
 // zones are those of writers.

@@ -16,25 +16,32 @@ import (
 // silentMost is for how long nothing may move while something is wanted, before everybody must be told why.
 const silentMost = 15 * time.Second
 
-// wishes remembers when the prober's row in each target was changed last.
+// wishes remembers when the prober's row in each target was changed.
 type wishes struct {
-	mu   sync.Mutex // guards what follows
-	last map[string]time.Time
+	mu  sync.Mutex // guards all
+	all map[string][]time.Time
 }
 
 func (x *wishes) wish(target string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.last == nil {
-		x.last = map[string]time.Time{}
+	if x.all == nil {
+		x.all = map[string][]time.Time{}
 	}
-	x.last[target] = time.Now()
+	x.all[target] = append(x.all[target], time.Now())
 }
 
-func (x *wishes) of(target string) time.Time {
+// after returns when the row was first changed after a call, and forgets what was before; zero: it was not.
+func (x *wishes) after(target string, call time.Time) time.Time {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.last[target]
+	for len(x.all[target]) > 0 && !x.all[target][0].After(call) {
+		x.all[target] = x.all[target][1:]
+	}
+	if len(x.all[target]) == 0 {
+		return time.Time{}
+	}
+	return x.all[target][0]
 }
 
 // watchSilence looks for targets that get no call though rows have changed for them, while a process is alive and the server
@@ -59,22 +66,25 @@ func (w *world) watchSilence(quiet <-chan struct{}) {
 				continue
 			}
 			w.count("silences", 1)
-			w.note("%s gets no call since %s: %s", e.plan.Name, since.Format("15:04:05.000"), why)
+			w.note("%s gets no call, wanted since %s: %s", e.plan.Name, since.Format("15:04:05.000"), why)
 			if why == "" {
-				w.violate("silent", "%s gets no call since %s, though rows have changed, and nothing says why:\n%s", e.plan.Name, since.Format("15:04:05.000"), said)
+				w.violate("silent", "%s gets no call, wanted since %s, and nothing says why:\n%s", e.plan.Name, since.Format("15:04:05.000"), said)
 			}
 		}
 	}
 }
 
-// silentSince says since when a target got no call, if one is wanted and could be made; zero: it is not so.
+// silentSince says since when a call is wanted that a target did not get, if it could be made; zero: it is not so.
 func (w *world) silentSince(e *endpoint) time.Time {
 	w.mu.Lock()
 	drained := w.drained == e.plan.Name
 	w.mu.Unlock()
 	last := w.journal.lastFor(e.plan.Name)
-	wished := w.wishes.of(e.plan.Name)
-	if drained || !wished.After(last) || last.IsZero() {
+	if drained || last.IsZero() {
+		return time.Time{}
+	}
+	wished := w.wishes.after(e.plan.Name, last)
+	if wished.IsZero() {
 		return time.Time{}
 	}
 	now := time.Now()
@@ -83,7 +93,7 @@ func (w *world) silentSince(e *endpoint) time.Time {
 	}
 	for _, r := range w.replicas {
 		if p := r.process(); p.alive() && p.hasStarted() && w.timeline.healthy(awake(r), now.Add(-silentMost), now) && p.age() > silentMost {
-			return last
+			return wished
 		}
 	}
 	return time.Time{}

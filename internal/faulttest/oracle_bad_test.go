@@ -204,6 +204,7 @@ func TestBreaksOfTheGuardAreFound(t *testing.T) {
 	require.Empty(t, guardBreaks(left, "t0", 2, at(100)), "the former owner may have let one more pass")
 	left = append(left, second(other(remove(35), "11")))
 	require.Equal(t, []string{"I6 guard"}, whats(guardBreaks(left, "t0", 2, at(100))), "but not two")
+	require.Empty(t, guardBreaks([]call{remove(31), second(other(remove(78), "8")), second(other(remove(79), "9"))}, "t0", 1, at(100)), "in a later window, too")
 }
 
 func TestDifferencesAreFound(t *testing.T) {

@@ -2,6 +2,7 @@ package faulttest_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -135,12 +136,21 @@ const guardWindow = 45 * time.Second
 
 // guardBreaks finds deletes beyond what a guard by count lets pass, of each owner before anything was approved. A delete
 // that an earlier owner tried has been counted by that one; and what the one before let pass and did not come to call,
-// which is no more than it had left, is carried out without being counted again. I6.
+// which is no more than it had left within a window, is carried out without being counted again. I6.
 func guardBreaks(calls []call, target string, maxDeletes int, approved time.Time) (found []violation) {
 	tried := map[object]int64{}  // by which owner first
 	recent := map[int64][]call{} // the first calls for objects, of each owner
 	counted := map[object]call{} // the last one that counted
-	former, last := 0, int64(0)  // how many the owner before the last one counted
+	first := int64(math.MaxInt64)
+	for _, c := range calls {
+		if c.Object.Target == target {
+			first = min(first, c.Term)
+		}
+	}
+	former, last := first, first // owners: the one before the last one, and that
+	recently := func(owner int64, c call) []call {
+		return slices.DeleteFunc(slices.Clone(recent[owner]), func(before call) bool { return c.Begin.Sub(before.Begin) > guardWindow })
+	}
 	for _, c := range calls {
 		if c.Object.Target != target || !c.Delete || c.Begin.After(approved) {
 			continue
@@ -152,13 +162,13 @@ func guardBreaks(calls []call, target string, maxDeletes int, approved time.Time
 			continue
 		}
 		if c.Term > last {
-			former, last = len(recent[last]), c.Term
+			former, last = last, c.Term
 		}
 		counted[c.Object] = c
-		recent[c.Term] = append(slices.DeleteFunc(recent[c.Term], func(before call) bool { return c.Begin.Sub(before.Begin) > guardWindow }), c)
+		recent[c.Term] = append(recently(c.Term, c), c)
 		most := maxDeletes
-		if c.Term > 1 {
-			most += max(0, maxDeletes-former)
+		if c.Term > first {
+			most += max(0, maxDeletes-len(recently(former, c)))
 		}
 		if n := len(recent[c.Term]); n == most+1 {
 			found = append(found, violation{"I6 guard", fmt.Sprintf("%s\n  is the delete of object %d of this owner within %s, of %d", c, n, guardWindow, most), c.Object, c.Begin})

@@ -115,6 +115,14 @@ func (a rollout) derived() string {
 	return goesOn
 }
 
+// reason is why it has failed, as far as it says.
+func (a rollout) reason() string {
+	if a.Error == nil {
+		return "no reason is given"
+	}
+	return *a.Error
+}
+
 func wrong(a rollout, what, format string, args ...any) violation {
 	return violation{What: what, Text: a.String() + ": " + fmt.Sprintf(format, args...)}
 }
@@ -126,7 +134,7 @@ func wrongStates(all []rollout) (found []violation) {
 		case a.Opened == nil && a.State != "pending":
 			found = append(found, wrong(a, "apply state", "its objects are not known yet"))
 		case a.Opened != nil && a.State == "failed" && len(a.Parts) == 0:
-			found = append(found, wrong(a, "apply not opened", "%v", a.Error))
+			found = append(found, wrong(a, "apply not opened", "%s", a.reason()))
 		case a.Opened != nil && a.State != a.derived():
 			found = append(found, wrong(a, "apply state", "it should be %s", a.derived()))
 		}

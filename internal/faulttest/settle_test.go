@@ -49,16 +49,17 @@ func (w *world) settle() bool {
 	for calls := -1; ; {
 		w.allUp()
 		w.rolloutsEnd()
+		left := w.leftOld()
 		code, said := w.wait(30 * time.Second)
-		if code == 0 && w.rolloutsEnd() {
+		if left && code == 0 && w.rolloutsEnd() {
 			break
 		}
-		w.note("wait: exit code %d: %s", code, said[:min(len(said), 500)])
+		w.note("wait: exit code %d, old primary left %v: %s", code, left, said[:min(len(said), 500)])
 		before := calls
 		calls = len(w.journal.all())
 		if took := time.Since(begun); took > patienceMost || took > patience && calls == before {
 			_, why := w.reasons(w.plan.Targets[0].Name)
-			w.violate("I1 rest", "it does not come to rest: exit code %d\n%s\n%s", code, clip(said), clip(why))
+			w.violate("I1 rest", "it does not come to rest: exit code %d, old primary left %v\n%s\n%s", code, left, clip(said), clip(why))
 			return false
 		}
 		approved = approved || w.text(`SELECT count(*) FROM reconciler.held WHERE held_by = 'guard'`) != "0"

@@ -54,9 +54,10 @@ type world struct {
 	clock     *pgtest.Clock   // of the server
 	standby   *pgtest.Cluster // nil: the server has none
 	promoted  bool
-	dumped    string         // file
-	asDumped  map[string]int // variants, of then
-	judgeFrom time.Time      // what was called before belongs to a history that was undone
+	old       *pgtest.Cluster // primary that came back after a failover
+	dumped    string          // file
+	asDumped  map[string]int  // variants, of then
+	judgeFrom time.Time       // what was called before belongs to a history that was undone
 	wishes    wishes
 	owed      []string // statements that end faults, and could not be executed yet
 
