@@ -25,12 +25,14 @@ CREATE TABLE reconciler.installation (
     table_oid         oid,
     epoch             integer NOT NULL DEFAULT 0,
     floor_revision    bigint NOT NULL DEFAULT 0,
+    adopted_at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     rotated_at        timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE reconciler.installation IS 'One row: which database the ticks were made in, and what retention has removed. No command of people holds it.';
 COMMENT ON COLUMN reconciler.installation.id IS 'Of this installation; it goes with a dump. Targets that can keep it know by it whose they are.';
 COMMENT ON COLUMN reconciler.installation.table_oid IS 'Of this table when the first ticks were made: a dump that is loaded into the same database makes it anew.';
 COMMENT ON COLUMN reconciler.installation.epoch IS 'Grows each time a restore, dump and reload, or failover is noticed.';
+COMMENT ON COLUMN reconciler.installation.adopted_at IS 'When this server and database were first seen by a leader, by the clock of this server.';
 COMMENT ON COLUMN reconciler.installation.floor_revision IS 'A cursor below this revision has missed outbox rows that retention removed; its target is synced in full.';
 INSERT INTO reconciler.installation DEFAULT VALUES;
 
@@ -229,7 +231,7 @@ CREATE TABLE reconciler.targets (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE reconciler.targets IS 'Places that objects are applied to; see the view reconciler.status.';
 COMMENT ON COLUMN reconciler.targets.configured IS 'Some running process has this target in its config. A name that only rows mention stays false.';
-COMMENT ON COLUMN reconciler.targets.term IS 'Fencing term: grows with each takeover; a write under an older term is refused.';
+COMMENT ON COLUMN reconciler.targets.term IS 'Fencing term: grows with each takeover, from the time when the target began, in microseconds since 1970; a write under an older term is refused.';
 COMMENT ON COLUMN reconciler.targets.lease_ttl IS 'How long the owner''s lease lives after each of its heartbeats.';
 COMMENT ON COLUMN reconciler.targets.clean IS 'False from a takeover after a crash until the first complete sync: the last calls of the former owner may have changed what the ledger takes for unchanged.';
 COMMENT ON COLUMN reconciler.targets.lost_at IS 'When this database was restored or failed over, and commits may have been lost that had created objects there. NULL: what the target has was listed since, or acknowledge() says that somebody has looked.';

@@ -19,6 +19,15 @@ BEGIN
 END
 $$;
 
+-- fresh_term is the term of a target that begins anew: the time of day in microseconds, or one more than the term of before. Receivers
+-- that fence remember the highest that they have seen, and this database may not: it was restored, its dump was made before the
+-- first start, or somebody has forgotten the target. Terms that follow count up by one: those that an old primary gives out after a
+-- failover stay below the new one's.
+CREATE FUNCTION reconciler.fresh_term(term bigint) RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT greatest(fresh_term.term + 1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+$$;
+
 -- fence_leader is fence for the leadership of the tick.
 CREATE FUNCTION reconciler.fence_leader(owner uuid, term bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -33,7 +42,7 @@ $$;
 -- cursor_of returns the cursor of a target (0: of the leader); all its columns are NULL when there is none. Its plan must not
 -- change while the table holds dead rows: the newest row is the first that it reads.
 CREATE FUNCTION reconciler.cursor_of(consumer integer) RETURNS reconciler.cursors
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
     c reconciler.cursors;
 BEGIN
@@ -45,7 +54,7 @@ $$;
 -- write_cursor moves a cursor. Who calls it holds the lock of the consumer's fence.
 CREATE FUNCTION reconciler.write_cursor(consumer integer, revision bigint, snapshot pg_snapshot,
     batch_revision bigint DEFAULT NULL, batch_snapshot pg_snapshot DEFAULT NULL, batch_xid xid8 DEFAULT NULL, batch_seq bigint DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 DECLARE
     former bigint := (SELECT x.id FROM reconciler.cursors x WHERE x.consumer = write_cursor.consumer ORDER BY x.id DESC LIMIT 1);
 BEGIN
@@ -58,15 +67,15 @@ $$;
 -- beat is what a heartbeat writes: that this process runs, which targets its config lists, and that everything it owns is
 -- renewed. It waits for nobody's lock. answered is the last heartbeat that the process got an answer to: what it deletes
 -- is named by its key, as a look for older rows would walk all the dead ones.
-CREATE FUNCTION reconciler.beat(id uuid, name text, version text, targets text[], beat bigint, answered bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+CREATE FUNCTION reconciler.beat(id uuid, name text, version text, targets text[], options text[], beat bigint, answered bigint) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN
     INSERT INTO reconciler.heartbeats (instance, beat) VALUES (beat.id, beat.beat);
     DELETE FROM reconciler.heartbeats h WHERE h.ctid = ANY (ARRAY(
         SELECT x.ctid FROM reconciler.heartbeats x WHERE x.instance = beat.id AND x.beat >= beat.answered AND x.beat < beat.beat FOR UPDATE SKIP LOCKED));
-    INSERT INTO reconciler.instances (id, name, version, targets) SELECT beat.id, beat.name, beat.version, beat.targets
+    INSERT INTO reconciler.instances (id, name, version, targets, options) SELECT beat.id, beat.name, beat.version, beat.targets, beat.options
     WHERE NOT EXISTS (SELECT FROM reconciler.instances i WHERE i.id = beat.id) ON CONFLICT DO NOTHING;
-    UPDATE reconciler.instances i SET targets = beat.targets WHERE i.id IN (
+    UPDATE reconciler.instances i SET targets = beat.targets, options = beat.options WHERE i.id IN (
         SELECT x.id FROM reconciler.instances x WHERE x.id = beat.id AND x.targets <> beat.targets FOR NO KEY UPDATE SKIP LOCKED);
 END
 $$;
@@ -74,7 +83,7 @@ $$;
 -- last_beat returns the last heartbeat of a process; beat is NULL when there is none. Its plan must not change while the
 -- table holds dead rows: the newest row is the first that it reads.
 CREATE FUNCTION reconciler.last_beat(instance uuid, OUT beat bigint, OUT at timestamptz) RETURNS record
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
     SELECT h.beat, h.at FROM reconciler.heartbeats h WHERE h.instance = last_beat.instance ORDER BY h.beat DESC LIMIT 1
 $$;
 
@@ -114,13 +123,25 @@ BEGIN
 END
 $$;
 
+-- unopened_in says whether a part of the outbox has changes of an apply that are not its operations and tasks yet.
+CREATE FUNCTION reconciler.unopened_in(part regclass) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET jit = off AS $$
+DECLARE
+    found_ boolean;
+BEGIN
+    EXECUTE format('SELECT EXISTS (SELECT FROM reconciler.applies a CROSS JOIN LATERAL unnest(a.xids) AS x WHERE a.opened_at IS NULL AND EXISTS (SELECT FROM %s o WHERE o.xid = x))', part) INTO found_;
+    RETURN found_;
+END
+$$;
+
 -- exact_from returns the oldest revision whose cursor has read every row of a part of the outbox: what a cursor that stands
 -- before it would read is not all any more when the part is empty. NULL: not even the newest has. Snapshots of revisions follow
--- each other, so it is found by halving. Of the revisions in between some are forgotten: a consumer that has read the part counts, too.
+-- each other, so it is found by binary search, starting at floor_revision: an older answer would not move the floor. Some of the
+-- revisions in between are forgotten, so the cursor of a consumer that has read the part is an answer too.
 CREATE FUNCTION reconciler.exact_from(part regclass) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    low    bigint := (SELECT min(k.revision) - 1 FROM reconciler.ticks k); -- up to here none has
+    low    bigint := (SELECT s.floor_revision - 1 FROM reconciler.installation s); -- up to here none counts
     exact  bigint := (SELECT max(k.revision) FROM reconciler.ticks k);
     middle record;
 BEGIN
@@ -141,8 +162,8 @@ BEGIN
 END
 $$;
 
--- retain empties at most one part of the outbox and says what it did: '' for nothing. A part goes when every row in it
--- is read by everybody, or when it is older than max_age or the outbox longer than max_rows. Whoever has not read it, in the
+-- retain empties at most one part of the outbox and says what it did: '' for nothing. A part goes when every consumer
+-- has read all of its rows and no unopened apply needs any of them, or when it is older than max_age or the outbox longer than max_rows. Whoever has not read it, in the
 -- latter two cases or because nobody knew of him, is told by floor_revision. The part is locked first (never waiting), so no
 -- transaction can have an uncommitted row in it. The part in use is never touched.
 CREATE FUNCTION reconciler.retain(max_age interval, max_rows bigint, rotate_after interval) RETURNS text
@@ -150,8 +171,8 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     here     bigint := (SELECT last_value >> 20 FROM reconciler.outbox_seq);
     part     regclass;
-    old_tick record;
     newest   record;
+    old      pg_snapshot;
     first_   bigint;
     used     boolean;
     state    reconciler.installation;
@@ -162,7 +183,6 @@ BEGIN
         RETURN '';
     END IF;
     SELECT * INTO newest FROM reconciler.ticks ORDER BY revision DESC LIMIT 1;
-    SELECT * INTO old_tick FROM reconciler.ticks WHERE at < clock_timestamp() - max_age ORDER BY revision DESC LIMIT 1;
     FOR i IN 1..3 LOOP -- the oldest first
         part := format('reconciler.outbox_%s', (here + i) & 3)::regclass;
         CONTINUE WHEN pg_relation_size(part) = 0;
@@ -171,13 +191,15 @@ BEGIN
         EXCEPTION WHEN lock_not_available THEN
             CONTINUE;
         END;
-        IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) THEN
+        IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) AND NOT reconciler.unopened_in(part) THEN
             UPDATE reconciler.installation SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: everybody has read it', part);
         END IF;
         -- Never drop what no tick has covered yet: nobody could know that it is missing.
         CONTINUE WHEN newest.revision IS NULL OR reconciler.unread(part, newest.snapshot);
+        -- Only where somebody stays behind: all that is left of forgotten revisions may have to be walked.
+        old := (SELECT k.snapshot FROM reconciler.ticks k WHERE k.at < clock_timestamp() - max_age ORDER BY k.revision DESC LIMIT 1);
         EXECUTE format('SELECT seq FROM %s LIMIT 1', part) INTO first_;
         -- Numbers bound the rows and no more: each turn of the parts skips some. Counting is for when they could be too many.
         IF (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows
@@ -185,7 +207,7 @@ BEGIN
             UPDATE reconciler.installation SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: the outbox was longer than %s rows', part, max_rows);
-        ELSIF old_tick.revision IS NOT NULL AND NOT reconciler.unread(part, old_tick.snapshot) THEN
+        ELSIF old IS NOT NULL AND NOT reconciler.unread(part, old) THEN
             UPDATE reconciler.installation SET floor_revision = greatest(floor_revision, reconciler.exact_from(part));
             EXECUTE format('TRUNCATE %s', part);
             RETURN format('emptied %s: its rows were older than %s', part, max_age);
@@ -258,7 +280,7 @@ BEGIN
     IF (state.system_identifier, state.timeline, state.database_oid, state.table_oid) IS NOT DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid) AND NOT lost THEN
         RETURN false;
     END IF;
-    UPDATE reconciler.installation SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database, table_oid = here.table_oid;
+    UPDATE reconciler.installation SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database, table_oid = here.table_oid, adopted_at = clock_timestamp();
     IF lost THEN
         INSERT INTO reconciler.ticks (revision, snapshot) VALUES (known, pg_current_snapshot());
     END IF;
@@ -281,8 +303,8 @@ DECLARE
     next_  bigint;
     floor_ bigint := floor(extract(epoch FROM clock_timestamp()))::bigint;
 BEGIN
-    UPDATE reconciler.leases SET owner = NULL, term = greatest(term, floor_);
-    UPDATE reconciler.targets SET owner = NULL, term = greatest(term, floor_), clean = false;
+    UPDATE reconciler.leases SET owner = NULL, term = reconciler.fresh_term(term);
+    UPDATE reconciler.targets SET owner = NULL, term = reconciler.fresh_term(term), clean = false;
     DELETE FROM reconciler.cursors;
     -- A leader that has not heard of it yet may be about to make some more revisions: they stay below.
     next_ := greatest(coalesce((SELECT max(revision) FROM reconciler.ticks), 0) + 1000, floor_);
@@ -302,6 +324,7 @@ $$;
 COMMENT ON FUNCTION reconciler.fence IS 'Internal: locks a target and refuses a deposed owner (SQLSTATE RC001).';
 COMMENT ON FUNCTION reconciler.cursor_of IS 'Internal: the cursor of a target (0: of the leader).';
 COMMENT ON FUNCTION reconciler.write_cursor IS 'Internal: moves the cursor of a target (0: of the leader).';
+COMMENT ON FUNCTION reconciler.fresh_term IS 'Internal: the term of a target that begins anew: the time of day in microseconds, or one more than the term of before.';
 COMMENT ON FUNCTION reconciler.fence_leader IS 'Internal: locks the leadership and refuses a deposed leader (SQLSTATE RC001).';
 COMMENT ON FUNCTION reconciler.beat IS 'Internal: a heartbeat of a process; it renews all that the process owns.';
 COMMENT ON FUNCTION reconciler.last_beat IS 'Internal: the last heartbeat of a process.';
@@ -309,6 +332,7 @@ COMMENT ON FUNCTION reconciler.lease_lives IS 'Internal: whether the owner of a 
 COMMENT ON FUNCTION reconciler.unrenewed IS 'Internal: whether a lease still has the owner, the term and the last heartbeat that a process saw.';
 COMMENT ON FUNCTION reconciler.interest IS 'Snapshots that outbox rows are kept for.';
 COMMENT ON FUNCTION reconciler.unread IS 'Internal: whether a part of the outbox has rows that are not visible in a snapshot.';
+COMMENT ON FUNCTION reconciler.unopened_in IS 'Internal: whether a part of the outbox has rows that an apply is still to be opened from.';
 COMMENT ON FUNCTION reconciler.exact_from IS 'Internal: the oldest revision whose cursor has read all of a part of the outbox.';
 COMMENT ON FUNCTION reconciler.retain IS 'Internal: empties one part of the outbox if that may be, and says what it did.';
 COMMENT ON FUNCTION reconciler.this_server IS 'Internal: system identifier, timeline and oid of this database.';
@@ -317,6 +341,6 @@ COMMENT ON FUNCTION reconciler.adopt IS 'Internal: notices that this database wa
 COMMENT ON FUNCTION reconciler.start_over IS 'Forgets cursors and revisions and has every target re-applied in full. adopt() calls it after a restore.';
 
 -- +goose Down
-DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.expect_server, reconciler.this_server, reconciler.retain, reconciler.exact_from, reconciler.unread, reconciler.interest, reconciler.unrenewed, reconciler.lease_lives, reconciler.last_beat, reconciler.beat,
+DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.expect_server, reconciler.this_server, reconciler.retain, reconciler.exact_from, reconciler.unopened_in, reconciler.unread, reconciler.interest, reconciler.unrenewed, reconciler.lease_lives, reconciler.last_beat, reconciler.beat,
     reconciler.write_cursor, reconciler.cursor_of,
-    reconciler.fence_leader, reconciler.fence;
+    reconciler.fence_leader, reconciler.fresh_term, reconciler.fence;

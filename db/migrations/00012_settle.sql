@@ -1,6 +1,14 @@
 -- +goose Up
 
 -- +goose StatementBegin
+-- delete_stands reports whether an order to delete an object, by untrack() or approve(), is newer than the row that a result was
+-- made from. A result does not undo it: a call that was under way, or what held the object back before. The object is looked
+-- at once more. PostgreSQL puts the expression in place of the call.
+CREATE FUNCTION reconciler.delete_stands(ordered reconciler.ledger, result reconciler.ledger) RETURNS boolean
+LANGUAGE sql IMMUTABLE
+RETURN NOT ordered.wanted AND ordered.approved AND ordered.state = 'pending' AND CASE WHEN result.wanted THEN result.applied_at IS NOT NULL
+    ELSE result.held_by IS NOT NULL AND NOT result.approved END;
+
 -- settle is how an owner records what came of its calls: ledger rows, removed ledger rows and the cursor, in one
 -- statement and so in one transaction and one round trip. It refuses a deposed owner. In the arrays '' and 0 stand for
 -- NULL, and a negative delay for "no further attempt".
@@ -34,13 +42,15 @@ BEGIN
         -- A resource that was untracked meanwhile has no ledger any more.
         WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
         ORDER BY n.resource_id, n.key COLLATE "C"
-        -- A call that was under way when untrack() ordered the delete does not undo that: the object is looked at once more.
         ON CONFLICT (target_id, resource_id, key) DO UPDATE SET
-            state = CASE WHEN NOT l.wanted AND l.approved AND l.state = 'pending' AND excluded.wanted AND excluded.applied_at IS NOT NULL THEN l.state ELSE excluded.state END, wanted = excluded.wanted AND NOT (NOT l.wanted AND l.approved AND l.state = 'pending' AND excluded.wanted AND excluded.applied_at IS NOT NULL), present = excluded.present,
+            state = CASE WHEN reconciler.delete_stands(l, excluded) THEN 'pending' ELSE excluded.state END,
+            wanted = excluded.wanted AND NOT reconciler.delete_stands(l, excluded), present = excluded.present,
             desired_revision = greatest(l.desired_revision, excluded.desired_revision),
             applied_revision = coalesce(excluded.applied_revision, l.applied_revision),
             applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash, attempts = excluded.attempts, last_error = excluded.last_error,
-            held_by = excluded.held_by, approved = excluded.approved OR (NOT l.wanted AND l.approved AND l.state = 'pending' AND excluded.wanted AND excluded.applied_at IS NOT NULL), next_attempt_at = CASE WHEN NOT l.wanted AND l.approved AND l.state = 'pending' AND excluded.wanted AND excluded.applied_at IS NOT NULL THEN clock_timestamp() ELSE excluded.next_attempt_at END,
+            held_by = CASE WHEN NOT reconciler.delete_stands(l, excluded) THEN excluded.held_by END,
+            approved = excluded.approved OR reconciler.delete_stands(l, excluded),
+            next_attempt_at = CASE WHEN reconciler.delete_stands(l, excluded) THEN clock_timestamp() ELSE excluded.next_attempt_at END,
             applied_at = coalesce(excluded.applied_at, l.applied_at), match = coalesce(excluded.match, l.match);
     END IF;
     IF cardinality(settle.gone_keys) > 0 THEN
@@ -166,7 +176,7 @@ $$;
 
 -- end_first_calls removes rows whose calls have their results, each by its number, whatever is known of a young table.
 CREATE FUNCTION reconciler.end_first_calls(numbers bigint[]) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
     DELETE FROM reconciler.first_calls c WHERE c.id = ANY (end_first_calls.numbers)
 $$;
 
@@ -212,6 +222,30 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     -- wait() does not wait for a mere check at an interval, but for this one.
     SET reason = CASE sync_runs.reason WHEN 'resync' THEN 'resync' ELSE excluded.reason END, mode = 'repair', verify = sync_runs.verify OR excluded.verify, not_before = NULL
 $$;
+
+-- resync_after_old_primary requests a verifying sync of targets that a process changed on behalf of an old primary before it moved
+-- here. ages says how long ago it last owned each of them there. If that was after this server was adopted, the sync of adopt() came
+-- too early to repair the changes. Ages are durations because the clocks of two servers cannot be compared.
+CREATE FUNCTION reconciler.resync_after_old_primary(targets text[], ages interval[]) RETURNS text[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    -- NULL until a leader has adopted this server, which starts everything over anyway.
+    since timestamptz := (SELECT s.adopted_at FROM reconciler.installation s, reconciler.this_server() AS here WHERE s.timeline = here.timeline);
+    one   record;
+    names text[] := '{}';
+BEGIN
+    FOR one IN SELECT t.id, t.name FROM unnest(resync_after_old_primary.targets, resync_after_old_primary.ages) AS o(name, age)
+            JOIN reconciler.targets t ON t.name = o.name WHERE clock_timestamp() - o.age > since ORDER BY t.name LOOP
+        PERFORM reconciler.require_sync(one.id, 'restored', true);
+        UPDATE reconciler.targets t SET lost_at = clock_timestamp() WHERE t.id = one.id;
+        names := names || one.name;
+    END LOOP;
+    IF names <> '{}' THEN
+        PERFORM pg_notify('reconciler_control', '');
+    END IF;
+    RETURN names;
+END
+$$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.record_in_hand IS 'Internal: gives objects that do not settle soon their ledger row.';
 COMMENT ON FUNCTION reconciler.record_first_calls IS 'Internal: writes down objects that are about to be called for the first time.';
@@ -220,6 +254,8 @@ COMMENT ON FUNCTION reconciler.end_first_calls IS 'Internal: forgets first calls
 COMMENT ON FUNCTION reconciler.start_cursor IS 'Internal: gives a target its first cursor and asks for the full sync that goes with it.';
 COMMENT ON FUNCTION reconciler.raise_cursor IS 'Internal: takes a cursor that fell below the floor up to it and asks for the full sync that goes with that.';
 COMMENT ON FUNCTION reconciler.require_sync IS 'Internal: asks for a full sync without which a target may lack something.';
+COMMENT ON FUNCTION reconciler.resync_after_old_primary IS 'Internal: looks again at targets that a process has changed by an old primary.';
+COMMENT ON FUNCTION reconciler.delete_stands IS 'Internal: whether an order to delete an object is newer than a result.';
 COMMENT ON FUNCTION reconciler.settle IS 'Internal: an owner records the results of its calls and its cursor.';
 COMMENT ON FUNCTION reconciler.count_guard IS 'Internal: counts the deletes that the guard holds.';
 COMMENT ON FUNCTION reconciler.note_passed IS 'Internal: remembers deletes that the guard let pass.';
@@ -229,4 +265,4 @@ COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes 
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.decide_parked, reconciler.count_guard, reconciler.settle, reconciler.note_passed;
+DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.count_guard, reconciler.settle, reconciler.delete_stands, reconciler.note_passed;

@@ -36,9 +36,12 @@ CREATE TABLE reconciler.applies (
     CHECK (opened_at IS NOT NULL OR state = 'pending')
 );
 -- Owners ask with each read of rows whether there is one whose objects are not known yet: an index that is empty then.
-CREATE INDEX applies_unopened ON reconciler.applies (id) WHERE opened_at IS NULL;
+-- By transaction, as operations_not_done is: a look begins where the one before it ended. Before that lies what is left of all
+-- that were opened since somebody's transaction began.
+CREATE INDEX applies_unopened ON reconciler.applies (xid) WHERE opened_at IS NULL;
 -- The leader counts those that have not ended, for metrics, and people list them: few among all that are kept.
 CREATE INDEX applies_under_way ON reconciler.applies (id) WHERE completed_at IS NULL;
+CREATE INDEX applies_ended ON reconciler.applies (completed_at) WHERE completed_at IS NOT NULL;
 COMMENT ON TABLE reconciler.applies IS 'Change sets that people follow as one rollout: the changes of one transaction; see the view reconciler.apply_status.';
 COMMENT ON COLUMN reconciler.applies.xid IS 'The transaction whose changes it is; outbox rows have the same. Ids may come again after a restore: then the epoch differs.';
 COMMENT ON COLUMN reconciler.applies.xids IS 'xid, and the transactions in which the leader expanded its changes of base tables.';
@@ -58,6 +61,7 @@ CREATE TABLE reconciler.operations (
     apply_id     bigint NOT NULL REFERENCES reconciler.applies ON DELETE CASCADE,
     target_id    integer REFERENCES reconciler.targets ON DELETE SET NULL,
     target       text COLLATE "C" NOT NULL,
+    xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
     ordinal      integer NOT NULL DEFAULT 0 CHECK (ordinal >= 0),
     state        text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'completed', 'failed', 'halted', 'cancelled')),
     is_open      boolean NOT NULL DEFAULT false,
@@ -86,8 +90,9 @@ CREATE TABLE reconciler.operations (
 );
 CREATE INDEX operations_order ON reconciler.operations (apply_id, ordinal, target);
 -- Owners ask with each read of rows whether an apply has to do with their target: those that have not are not in it.
-CREATE INDEX operations_not_done ON reconciler.operations (target_id) WHERE NOT done;
+CREATE INDEX operations_not_done ON reconciler.operations (target_id, xid) WHERE NOT done;
 COMMENT ON TABLE reconciler.operations IS 'The part of an apply in one target; see the view reconciler.apply_targets.';
+COMMENT ON COLUMN reconciler.operations.xid IS 'The transaction that made it, or that had it begin again when it was done.';
 COMMENT ON COLUMN reconciler.operations.target IS 'Name of the target; stays when the target is forgotten.';
 COMMENT ON COLUMN reconciler.operations.ordinal IS 'Place in the order of the rollout; those of one wave have the same.';
 COMMENT ON COLUMN reconciler.operations.state IS 'pending (its gate is closed), running, stopping (calls are still under way), stopped; settled: completed, failed, halted (never started, another one failed), cancelled.';
@@ -634,10 +639,21 @@ BEGIN
 END
 $$;
 
--- unopened_keys are the objects of a resource that applies have changed which are not open yet: whether they may be touched
--- is not known. NULL: it may be any of them. A resource that no such apply has changed has none, however much is changed elsewhere.
--- The question is asked in the statement that reads the rows, and answered as of it.
-CREATE FUNCTION reconciler.unopened_keys(resource_id integer) RETURNS text[]
+-- unopened_applies are the applies whose operations and tasks are not written down yet and that have gates. Who knows which there
+-- were at a look before says the oldest transaction that was open then: only what came since is looked at. Those that are known are
+-- looked up one by one: the planner would walk the index of all for them.
+CREATE FUNCTION reconciler.unopened_applies(since xid8 DEFAULT '0', known bigint[] DEFAULT '{}') RETURNS bigint[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+    SELECT ARRAY(SELECT n.id FROM (SELECT a.id, a.strategy FROM reconciler.applies a WHERE a.opened_at IS NULL AND a.xid >= unopened_applies.since ORDER BY a.xid) AS n
+            WHERE n.strategy <> 'parallel'
+        UNION SELECT n.id FROM unnest(unopened_applies.known) AS k CROSS JOIN LATERAL (SELECT a.id, a.strategy, a.opened_at FROM reconciler.applies a WHERE a.id = k LIMIT 1) AS n
+            WHERE n.opened_at IS NULL AND n.strategy <> 'parallel')
+$$;
+
+-- unopened_keys are the objects of a resource that these applies have changed, of those that are not open yet: whether they may be
+-- touched is not known. NULL: it may be any of them. A resource that no such apply has changed has none, however much is changed
+-- elsewhere. The question is asked in the statement that reads the rows, and answered as of it.
+CREATE FUNCTION reconciler.unopened_keys(resource_id integer, applies bigint[]) RETURNS text[]
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     most CONSTANT integer := 1000; -- to read more of the outbox each time would cost more than to wait for all
@@ -646,12 +662,12 @@ BEGIN
     SELECT count(*) AS rows, bool_or(o.resource_id = unopened_keys.resource_id AND (o.key IS NULL OR o.dependency_id IS NOT NULL)) AS any_key,
         array_agg(DISTINCT o.key) FILTER (WHERE o.resource_id = unopened_keys.resource_id) AS keys
     INTO n FROM (
-        SELECT i.* FROM reconciler.applies a CROSS JOIN LATERAL unnest(a.xids) AS x CROSS JOIN LATERAL (
+        SELECT i.* FROM unnest(unopened_keys.applies) AS one(id) CROSS JOIN LATERAL (SELECT * FROM reconciler.applies x WHERE x.id = one.id LIMIT 1) AS a CROSS JOIN LATERAL unnest(a.xids) AS x CROSS JOIN LATERAL (
             SELECT y.resource_id, y.key, y.dependency_id FROM reconciler.outbox y WHERE y.xid = x ORDER BY y.xid, y.seq LIMIT most + 1) AS i
         WHERE a.opened_at IS NULL AND a.strategy <> 'parallel' LIMIT most + 1) AS o;
     IF n.rows > most THEN
         RETURN CASE WHEN n.keys IS NULL AND NOT EXISTS (
-            SELECT FROM reconciler.applies a CROSS JOIN LATERAL unnest(a.xids) AS x CROSS JOIN LATERAL (
+            SELECT FROM unnest(unopened_keys.applies) AS one(id) CROSS JOIN LATERAL (SELECT * FROM reconciler.applies x WHERE x.id = one.id LIMIT 1) AS a CROSS JOIN LATERAL unnest(a.xids) AS x CROSS JOIN LATERAL (
                 SELECT FROM reconciler.outbox y WHERE y.xid = x AND y.resource_id = unopened_keys.resource_id LIMIT 1) AS i
             WHERE a.opened_at IS NULL AND a.strategy <> 'parallel') THEN '{}'::text[] END;
     END IF;
@@ -679,6 +695,9 @@ BEGIN
         RETURN true;
     ELSIF a.epoch <> here THEN
         PERFORM reconciler.fail_apply(open_apply.owner, open_apply.term, a.id, 'the database was restored before its changes were read');
+        RETURN true;
+    ELSIF NOT EXISTS (SELECT FROM (SELECT FROM reconciler.outbox i WHERE i.xid = a.xid ORDER BY i.xid, i.seq LIMIT 1) AS own) THEN -- begin_apply() has written one
+        PERFORM reconciler.fail_apply(open_apply.owner, open_apply.term, a.id, 'the outbox was emptied, as it had grown too long or too old, before its changes were read');
         RETURN true;
     END IF;
     SELECT p.xid, p.seq, count(*) OVER () AS rows INTO upto FROM (
@@ -808,14 +827,16 @@ $$;
 
 -- turns says for which targets of a process an apply may have something to do now: a gate to open, calls to end, what a former
 -- owner had opened; or whose health it waits for. It is asked whenever an apply changes: of many targets most wait for others, and
--- need not ask one by one.
-CREATE FUNCTION reconciler.turns(owner uuid) RETURNS TABLE (target_id integer, turn boolean, health boolean)
+-- need not ask one by one. since and known as in unopened_applies(): of the operations of these targets that are not done.
+CREATE FUNCTION reconciler.turns(owner uuid, since xid8 DEFAULT '0', known bigint[] DEFAULT '{}') RETURNS TABLE (target_id integer, turn boolean, health boolean)
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY WITH asked AS (
-        SELECT t.id, EXISTS (SELECT FROM reconciler.operations o JOIN reconciler.applies a ON a.id = o.apply_id WHERE o.target_id = t.id AND NOT o.done
-                AND (o.state = 'stopping' OR o.is_open AND o.term IS DISTINCT FROM t.term OR o.state = 'pending' AND a.opened_at IS NOT NULL
+        SELECT t.id, EXISTS (SELECT FROM (SELECT x.* FROM reconciler.operations x WHERE x.target_id = t.id AND NOT x.done AND x.xid >= turns.since
+                    UNION ALL SELECT y.* FROM unnest(turns.known) AS k CROSS JOIN LATERAL (SELECT x.* FROM reconciler.operations x WHERE x.id = k LIMIT 1) AS y
+                        WHERE y.target_id = t.id AND NOT y.done AND y.xid < turns.since) AS o
+                JOIN reconciler.applies a ON a.id = o.apply_id WHERE (o.state = 'stopping' OR o.is_open AND o.term IS DISTINCT FROM t.term OR o.state = 'pending' AND a.opened_at IS NOT NULL
                     AND (a.strategy = 'parallel' OR NOT EXISTS (SELECT FROM reconciler.operations p
                         WHERE p.apply_id = o.apply_id AND p.ordinal < o.ordinal AND p.state NOT IN ('completed', 'failed', 'cancelled'))))) AS turn,
             CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END AS health
@@ -829,7 +850,8 @@ $$;
 -- which operations' objects are to be put into the queue now (each is said once in a term), for which an owner has to confirm
 -- that nothing is under way, and after how many seconds to ask again (negative: when somebody says so). busy: somebody holds
 -- an apply that has something to do here. It is left for the next time: a person's open transaction must not stop the target.
-CREATE FUNCTION reconciler.claim_operations(target_id integer, owner uuid, term bigint, patience interval)
+-- since and known as in turns().
+CREATE FUNCTION reconciler.claim_operations(target_id integer, owner uuid, term bigint, patience interval, since xid8 DEFAULT '0', known bigint[] DEFAULT '{}')
 RETURNS TABLE (operation_ids bigint[], stopping_ids bigint[], again double precision, busy boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -837,13 +859,17 @@ DECLARE
     a reconciler.applies;
     o reconciler.operations;
     w record;
+    ids bigint[];
     soonest timestamptz;
 BEGIN
     PERFORM reconciler.fence(claim_operations.target_id, claim_operations.owner, claim_operations.term);
     operation_ids := '{}'; stopping_ids := '{}'; busy := false;
+    ids := ARRAY(SELECT x.id FROM reconciler.operations x WHERE x.target_id = claim_operations.target_id AND NOT x.done AND x.xid >= claim_operations.since
+        UNION SELECT k FROM unnest(claim_operations.known) AS k);
     -- Only what there may be something to do for: of many that are under way most are open, and known to be, or stand behind
     -- one that has not ended. Those leave the apply's row to the ones whose turn it is.
-    FOR o IN SELECT x.* FROM reconciler.operations x JOIN reconciler.applies y ON y.id = x.apply_id WHERE x.target_id = claim_operations.target_id AND NOT x.done
+    FOR o IN SELECT x.* FROM unnest(ids) AS k CROSS JOIN LATERAL (SELECT * FROM reconciler.operations p WHERE p.id = k LIMIT 1) AS x JOIN reconciler.applies y ON y.id = x.apply_id
+        WHERE x.target_id = claim_operations.target_id AND NOT x.done
             AND (x.state = 'stopping' OR x.is_open AND x.term IS DISTINCT FROM claim_operations.term OR x.state = 'pending' AND y.opened_at IS NOT NULL
                 AND (y.strategy = 'parallel' OR NOT EXISTS (SELECT FROM reconciler.operations p
                     WHERE p.apply_id = x.apply_id AND p.ordinal < x.ordinal AND p.state NOT IN ('completed', 'failed', 'cancelled')))) ORDER BY x.apply_id LOOP
@@ -991,7 +1017,7 @@ DECLARE
 BEGIN
     DELETE FROM reconciler.applies a WHERE a.id IN (
         SELECT x.id FROM reconciler.applies x WHERE x.completed_at < clock_timestamp() - older_than AND NOT EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = x.id AND NOT o.done)
-        ORDER BY x.id LIMIT most FOR UPDATE SKIP LOCKED);
+        ORDER BY x.completed_at LIMIT most FOR UPDATE SKIP LOCKED);
     GET DIAGNOSTICS n = ROW_COUNT;
     RETURN n;
 END
@@ -1021,6 +1047,7 @@ $$;
 -- +goose StatementEnd
 CREATE TRIGGER leave_applies BEFORE DELETE ON reconciler.targets FOR EACH ROW EXECUTE FUNCTION reconciler.leave_applies();
 COMMENT ON FUNCTION reconciler.apply_objects IS 'Internal: the objects that outbox rows of an apply name.';
+COMMENT ON FUNCTION reconciler.unopened_applies IS 'Internal: applies that are not open yet.';
 COMMENT ON FUNCTION reconciler.unopened_keys IS 'Internal: objects of a resource that applies have changed which are not open yet; NULL: perhaps all.';
 COMMENT ON FUNCTION reconciler.open_applies IS 'Internal: the leader opens several applies.';
 COMMENT ON FUNCTION reconciler.open_apply IS 'Internal: the leader writes down operations and tasks of an apply.';
@@ -1257,7 +1284,7 @@ BEGIN
                 SELECT g.operation_id, count(*) AS n, count(*) FILTER (WHERE g.state = 'superseded') AS superseded FROM again g GROUP BY 1
             ), written AS (
                 UPDATE reconciler.operations o SET failed = o.failed - c.n, superseded = o.superseded + c.superseded, error = NULL,
-                    state = CASE o.state WHEN 'failed' THEN 'pending' ELSE o.state END, is_open = o.state = 'running', term = NULL, done = false, completed_at = NULL
+                    state = CASE o.state WHEN 'failed' THEN 'pending' ELSE o.state END, is_open = o.state = 'running', term = NULL, done = false, xid = pg_current_xact_id(), completed_at = NULL
                 FROM counted c WHERE o.id = c.operation_id RETURNING c.n
             )
             SELECT coalesce(sum(w.n), 0) INTO n FROM written w;
@@ -1268,7 +1295,7 @@ BEGIN
             END IF;
         END;
     END LOOP;
-    UPDATE reconciler.operations o SET state = 'pending', is_open = false, done = false, error = NULL, completed_at = NULL WHERE o.apply_id = a.id AND o.state = 'halted';
+    UPDATE reconciler.operations o SET state = 'pending', is_open = false, done = false, xid = pg_current_xact_id(), error = NULL, completed_at = NULL WHERE o.apply_id = a.id AND o.state = 'halted';
     UPDATE reconciler.applies x SET resumed_at = clock_timestamp() WHERE x.id = a.id;
     PERFORM reconciler.note_apply(a.id, 'retry', reason, target => apply_retry.target);
     PERFORM reconciler.settle_operations(ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id));
@@ -1388,7 +1415,7 @@ DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
     reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.turns, reconciler.fail_apply, reconciler.supersede,
-    reconciler.unopened_keys, reconciler.open_applies, reconciler.open_apply, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
+    reconciler.unopened_keys, reconciler.unopened_applies, reconciler.open_applies, reconciler.open_apply, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
     reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_text, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;
 DROP TABLE reconciler.apply_events, reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;

@@ -1,10 +1,16 @@
 -- name: AppliesUnopened :many
--- Applies whose tasks are not written down yet, those first that were begun to be.
-SELECT id, xid FROM reconciler.applies WHERE opened_at IS NULL ORDER BY opened_seq > 0 DESC, id;
+-- Those of these transactions that began an apply whose tasks are not written down yet.
+SELECT id, xid FROM reconciler.applies WHERE opened_at IS NULL AND xid = ANY (sqlc.arg(xids)::xid8[]);
 
--- name: AppliesToOpen :many
--- Those of them whose changes are all before a snapshot.
-SELECT id FROM reconciler.applies WHERE opened_at IS NULL AND pg_visible_in_snapshot(xid, sqlc.arg(snapshot)::text::pg_snapshot) ORDER BY opened_seq > 0 DESC, id;
+-- name: AppliesToOpen :one
+-- The applies whose tasks are not written down yet; of these the ones whose changes are all before a snapshot, first those that
+-- were begun to be; and where the next look may begin, see unopened_applies().
+SELECT coalesce(array_agg(a.id), '{}')::bigint[] AS unopened,
+    coalesce(array_agg(a.id ORDER BY a.opened_seq > 0 DESC, a.id) FILTER (WHERE pg_visible_in_snapshot(a.xid, sqlc.arg(snapshot)::text::pg_snapshot)), '{}')::bigint[] AS ripe,
+    pg_snapshot_xmin(pg_current_snapshot())::xid8 AS since
+FROM ((SELECT n.* FROM reconciler.applies n WHERE n.opened_at IS NULL AND n.xid >= sqlc.arg(after)::xid8 ORDER BY n.xid)
+      UNION ALL SELECT l.* FROM unnest(sqlc.arg(known)::bigint[]) AS k CROSS JOIN LATERAL (SELECT * FROM reconciler.applies x WHERE x.id = k LIMIT 1) AS l
+          WHERE l.opened_at IS NULL AND l.xid < sqlc.arg(after)::xid8) AS a;
 
 -- name: ApplyExpanded :exec
 -- The outbox rows that this transaction writes belong to an apply.
@@ -22,14 +28,16 @@ SELECT state, count(*) AS applies FROM reconciler.applies WHERE completed_at IS 
 
 -- name: UnopenedKeys :one
 -- Objects of a resource that applies have changed which are not open yet; or everything, perhaps.
-SELECT (u.keys IS NULL)::boolean AS everything, coalesce(u.keys, '{}')::text[] AS keys FROM (SELECT reconciler.unopened_keys(sqlc.arg(resource_id)::int) AS keys OFFSET 0) AS u;
+SELECT (u.keys IS NULL)::boolean AS everything, coalesce(u.keys, '{}')::text[] AS keys FROM (
+    SELECT reconciler.unopened_keys(sqlc.arg(resource_id)::int, reconciler.unopened_applies(sqlc.arg(since)::xid8, sqlc.arg(known)::bigint[])) AS keys OFFSET 0) AS u;
 
 -- name: TargetsWithTurn :many
-SELECT t.target_id::int AS target_id, t.turn::boolean AS turn, t.health::boolean AS health FROM reconciler.turns(sqlc.arg(owner)::uuid) AS t;
+SELECT t.target_id::int AS target_id, t.turn::boolean AS turn, t.health::boolean AS health FROM reconciler.turns(sqlc.arg(owner)::uuid, sqlc.arg(since)::xid8, sqlc.arg(known)::bigint[]) AS t;
 
 -- name: OperationsClaim :one
 SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again, c.busy::boolean AS busy
-FROM reconciler.claim_operations(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(patience)::interval) AS c;
+FROM reconciler.claim_operations(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(patience)::interval,
+    sqlc.arg(since)::xid8, sqlc.arg(known)::bigint[]) AS c;
 
 -- name: StopsConfirm :exec
 SELECT reconciler.confirm_stops(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(operation_ids)::bigint[]);

@@ -56,7 +56,7 @@ SELECT ((SELECT count(*) FROM other) - (SELECT count(*) FROM written))::bigint A
 -- now() stands still in a transaction. They only serve to see how that clock runs beside the one of this process.
 WITH sent AS MATERIALIZED (
     SELECT reconciler.beat(sqlc.arg(instance)::uuid, sqlc.arg(instance_name)::text, sqlc.arg(version)::text, sqlc.arg(listed)::text[],
-                           sqlc.arg(beat)::bigint, sqlc.arg(answered)::bigint)::text AS done
+                           sqlc.arg(options)::text[], sqlc.arg(beat)::bigint, sqlc.arg(answered)::bigint)::text AS done
 )
 SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
        '0'::interval AS ttl, 0::bigint AS beat, clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
@@ -73,7 +73,7 @@ FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b;
 
 -- name: TargetsAcquire :many
 -- Takes the targets that nobody owns, that this process itself owned in an earlier run, and those whose lease has expired:
--- the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
+-- the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term, one that begins anew a fresh one. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
 -- a verifying sync; it is asked for here, so that a crash right after this does not forget it.
 WITH asked AS (
     SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint, unnest(sqlc.arg(ttls)::interval[]) AS ttl,
@@ -85,7 +85,7 @@ WITH asked AS (
     FOR NO KEY UPDATE OF t SKIP LOCKED
 ), taken AS (
     UPDATE reconciler.targets t
-    SET owner = sqlc.arg(instance)::uuid, term = t.term + 1, lease_ttl = l.ttl,
+    SET owner = sqlc.arg(instance)::uuid, term = CASE WHEN (reconciler.cursor_of(t.id)).revision IS NULL THEN reconciler.fresh_term(t.term) ELSE t.term + 1 END, lease_ttl = l.ttl,
         clean = t.clean AND t.owner IS NULL, options_fingerprint = l.fingerprint
     FROM locked l WHERE t.id = l.id
     RETURNING t.id, t.name, t.term, t.clean, coalesce(l.before <> l.fingerprint, false) AS changed
@@ -182,6 +182,10 @@ WITH asked AS (
     DELETE FROM reconciler.cursors c USING unlisted u WHERE c.consumer = u.id
 )
 SELECT unlisted.name::text AS name FROM unlisted;
+
+-- name: TargetsResyncAfterOldPrimary :one
+-- Targets that this process owned on a server with an earlier timeline, last so long ago each.
+SELECT reconciler.resync_after_old_primary(sqlc.arg(targets)::text[], sqlc.arg(ages)::interval[])::text[] AS targets;
 
 -- name: TargetFence :exec
 -- The first statement of every write of an owner; SQLSTATE RC001 when its term is over.

@@ -27,10 +27,12 @@ SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid,
     sqlc.arg(counted)::boolean, sqlc.arg(objects)::bigint, sqlc.arg(guard_window)::float8)::bigint AS decided;
 
 -- name: LedgerDue :many
--- What is due, oldest first, and the object that is due next, which alone has seconds until then. Both are of one moment:
--- nothing becomes due between two looks and waits for the one after.
-(SELECT resource_id, key, 0::float8 AS seconds FROM reconciler.ledger
+-- What is due, oldest first, and the object that is due next, which alone has seconds until then; the others have seconds since.
+-- All are of one moment: nothing becomes due between two looks and waits for the one after. What has been due for longer than so
+-- many seconds is not looked at: there lie the entries of all attempts since somebody's transaction began, to be walked one by one.
+(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds FROM reconciler.ledger
 WHERE target_id = sqlc.arg(target_id)::int AND state IN ('pending', 'failing') AND next_attempt_at <= statement_timestamp()
+    AND next_attempt_at >= coalesce(statement_timestamp() - make_interval(secs => sqlc.narg(back)::float8), '-infinity')
 ORDER BY next_attempt_at LIMIT sqlc.arg(max_rows)::int)
 UNION ALL
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 FROM reconciler.ledger
@@ -70,11 +72,14 @@ SELECT id::text AS id, coalesce(system_identifier::text, '')::text AS system, cu
 -- however the plan was made. It begins a minute ago: before that lie all the entries of objects that were due since somebody's
 -- transaction began. What has been due for longer is found by LedgerDue.
 SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
-    EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies,
+    pg_snapshot_xmin(pg_current_snapshot())::xid8 AS since, reconciler.unopened_applies(sqlc.arg(since)::xid8, sqlc.arg(unopened)::bigint[])::bigint[] AS unopened,
+    ARRAY((SELECT o.id FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done AND o.xid >= sqlc.arg(since)::xid8 ORDER BY o.xid)
+          UNION SELECT p.id FROM unnest(sqlc.arg(operations)::bigint[]) AS k CROSS JOIN LATERAL (SELECT * FROM reconciler.operations o WHERE o.id = k LIMIT 1) AS p
+              WHERE p.target_id = t.id AND NOT p.done)::bigint[] AS operations,
     CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
     coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
         AND l.next_attempt_at > statement_timestamp() - interval '1 minute' ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
-FROM reconciler.targets t WHERE t.id = $1;
+FROM reconciler.targets t WHERE t.id = sqlc.arg(target_id)::int;
 
 -- name: TargetCursorStart :exec
 -- The first cursor of a target: everything before it is the sync's.

@@ -41,14 +41,17 @@ FROM tick LEFT JOIN LATERAL (
     ) AS n ORDER BY n.xid, n.seq LIMIT (SELECT sqlc.arg(page_rows)::int)
 ) AS d ON true;
 
--- name: Forget :exec
+-- name: Forget :one
 -- What need not be kept any longer, in one statement. Of the ticks every one of the last ten minutes is kept, one for each
--- minute before that back to max_age, and always the newest; a resource that untrack(release => 'delete') removed goes when
--- its last object is gone; and of the applies that have ended so long ago, a few go at once.
-WITH ticks AS (
+-- minute before that back to max_age, and always the newest; only those between two revisions are looked at. A resource that
+-- untrack(release => 'delete') removed goes when its last object is gone; and of the applies that have ended so long ago, a few go at once.
+WITH newest AS MATERIALIZED (
+    SELECT revision FROM reconciler.ticks ORDER BY revision DESC LIMIT 1
+), ticks AS (
     DELETE FROM reconciler.ticks t
-    WHERE t.at < clock_timestamp() - interval '10 minutes'
-      AND t.revision < (SELECT max(revision) FROM reconciler.ticks)
+    WHERE t.revision > sqlc.arg(after)::bigint AND t.revision <= sqlc.arg(upto)::bigint
+      AND t.at < clock_timestamp() - interval '10 minutes'
+      AND t.revision < (SELECT revision FROM newest)
       AND (t.at < clock_timestamp() - sqlc.arg(max_age)::interval
         OR EXISTS (SELECT FROM reconciler.ticks n WHERE n.revision = t.revision + 1 AND date_trunc('minute', n.at) = date_trunc('minute', t.at)))
 ), resources AS (
@@ -62,7 +65,7 @@ WITH ticks AS (
 ), passes AS (
     DELETE FROM reconciler.guard_passes p WHERE p.until < clock_timestamp()
 )
-SELECT reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most_applies)::int);
+SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most_applies)::int)::int AS applies;
 
 -- name: OutboxDelta :many
 -- One page of what became visible between two snapshots, in the order (xid, seq), after a place in it. The order

@@ -39,7 +39,7 @@ func (d appliesDB) wanted(t *testing.T, target string) bool {
 	require.NoError(t, d.Pool.QueryRow(t.Context(), "SELECT id FROM reconciler.targets WHERE name = $1", target).Scan(&id))
 	row, err := store.New(d.Pool).TargetHealthWanted(t.Context(), id)
 	require.NoError(t, err)
-	steering, err := store.New(d.Pool).TargetSteering(t.Context(), id)
+	steering, err := store.New(d.Pool).TargetSteering(t.Context(), store.TargetSteeringParams{TargetID: id})
 	require.NoError(t, err)
 	require.Equal(t, row.Wanted, steering.Health, "what wakes the owner, and what it asks then")
 	return row.Wanted

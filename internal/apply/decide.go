@@ -60,6 +60,8 @@ type look struct {
 	now    int64 // revision known when the row was read
 	readAt time.Time
 	act    action
+	// resource is what the object is one of. The catalog may not have it any more when the call is made.
+	resource *desired.Resource
 }
 
 // decide says what to do about an object, and what the ledger is to say if no call is made.

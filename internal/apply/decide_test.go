@@ -103,7 +103,7 @@ var lookChanges = map[string]func(*look){
 }
 
 func testLook(row desired.Row, situation, change string) look {
-	l := look{item: &Item{ObjectID: object("k"), Revision: 7}, row: row, guard: func() bool { return true }, now: 9}
+	l := look{resource: &desired.Resource{}, item: &Item{ObjectID: object("k"), Revision: 7}, row: row, guard: func() bool { return true }, now: 9}
 	l.row.Ledger = ledgerOf(situation)
 	lookChanges[change](&l)
 	return l

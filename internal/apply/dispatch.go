@@ -117,7 +117,7 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		return o.readFailed(ctx, resource, items, err)
 	}
 	defer o.looking.Unlock()
-	looks, unopened := o.looks(items, rows, latest.Revision, steering)
+	looks, unopened := o.looks(resource, items, rows, latest.Revision, steering)
 	var calls [2][]look
 	var left []*Item
 	for _, l := range looks {

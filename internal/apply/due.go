@@ -20,7 +20,31 @@ const (
 	dueEvery = time.Minute
 	// dueAgain is the time until the next look when there were more than dueRows.
 	dueAgain = 200 * time.Millisecond
+	// dueMargin is how much earlier than what was seen last something may be due all the same: it was said in a transaction
+	// that took so long. What took longer is found within dueEvery.
+	dueMargin = time.Minute
 )
+
+// horizon is the time before which nothing is due, as far as is known. Behind it lie the entries of all attempts since somebody's
+// transaction began, which PostgreSQL keeps: they are walked every dueEvery, and not at every look. Its zero value knows nothing.
+type horizon struct {
+	at    time.Time
+	whole time.Time // when everything was looked at
+}
+
+// back returns how many seconds a look at a time has to go back; nil: to the beginning.
+func (h *horizon) back(now time.Time) *float64 {
+	if h.whole.IsZero() || now.Sub(h.whole) >= dueEvery {
+		h.whole = now
+		return nil
+	}
+	return new((now.Sub(h.at) + dueMargin).Seconds())
+}
+
+// saw moves it to the oldest of what a look at a time found: due since so many seconds; zero: nothing.
+func (h *horizon) saw(now time.Time, oldest float64) {
+	h.at = now.Add(-time.Duration(oldest * float64(time.Second)))
+}
 
 // alarm is the time at which an object is due next, as far as is known.
 type alarm struct {
@@ -56,6 +80,7 @@ func (a *alarm) remaining() time.Duration {
 func (o *Owner) retryDue(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var seen horizon
 	for {
 		select {
 		case <-ctx.Done():
@@ -68,7 +93,7 @@ func (o *Owner) retryDue(ctx context.Context) error {
 		}
 		// Cleared before the ledger is read: what is recorded meanwhile sets it again.
 		o.alarm.clear()
-		wait, err := o.enqueueDue(ctx)
+		wait, err := o.enqueueDue(ctx, &seen)
 		if err != nil {
 			return err
 		}
@@ -79,7 +104,7 @@ func (o *Owner) retryDue(ctx context.Context) error {
 
 // enqueueDue returns the time until the next object is due. While the circuit is open it takes no more than the probe
 // needs: one object, if none waits already.
-func (o *Owner) enqueueDue(ctx context.Context) (time.Duration, error) {
+func (o *Owner) enqueueDue(ctx context.Context, seen *horizon) (time.Duration, error) {
 	most := int32(dueRows)
 	if o.breaker.isOpen() {
 		if live, sync, flying := o.queue.depth(); live+sync+flying > 0 {
@@ -87,22 +112,25 @@ func (o *Owner) enqueueDue(ctx context.Context) (time.Duration, error) {
 		}
 		most = 1
 	}
-	rows, err := o.queries.LedgerDue(ctx, store.LedgerDueParams{TargetID: o.cfg.Grant.ID, MaxRows: most})
+	now := time.Now()
+	rows, err := o.queries.LedgerDue(ctx, store.LedgerDueParams{TargetID: o.cfg.Grant.ID, MaxRows: most, Back: seen.back(now)})
 	if err != nil {
 		return 0, fmt.Errorf("read due objects of target %s: %w", o.cfg.Name, err)
 	}
-	wait, due := dueEvery, 0
+	wait, due, oldest := dueEvery, 0, 0.
 	for _, row := range rows {
 		if row.Seconds > 0 {
 			wait = min(dueEvery, time.Duration(row.Seconds*float64(time.Second)))
 			continue
 		}
 		due++
+		oldest = max(oldest, -row.Seconds)
 		it := &Item{ObjectID: ObjectID{ResourceID: row.ResourceID, Key: row.Key}, Lane: LaneSync, Due: true, Force: !o.clean.Load()}
 		if err := o.queue.push(ctx, it); err != nil {
 			return 0, err
 		}
 	}
+	seen.saw(now, oldest)
 	if due == dueRows {
 		return dueAgain, nil
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/lease"
 )
@@ -48,7 +49,7 @@ func TestCallThatOutlivesItsLeaseIsRemembered(t *testing.T) {
 		}
 		return driver.Done()
 	})
-	group := []look{{item: liveItem("a"), row: wantedRow(), act: actApply}}
+	group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}}
 	o, _ = testOwner(t, drv, func(c *Config) { c.Grant = lease.NewGrant("eu", 1, c.Instance, 1, 20*time.Millisecond) })
 	require.False(t, o.Overran())
 	o.call(t.Context(), group)

@@ -37,7 +37,7 @@ func TestDecideBehindAGate(t *testing.T) {
 		{"parked by sync", false, false, held},
 		{"guarded delete", false, false, nothing}, // the guard's
 	} {
-		l := look{item: &Item{ObjectID: ObjectID{Key: "k"}, Force: c.force}, now: 9, guard: func() bool { return true }}
+		l := look{resource: &desired.Resource{}, item: &Item{ObjectID: ObjectID{Key: "k"}, Force: c.force}, now: 9, guard: func() bool { return true }}
 		l.row = desired.Row{Key: "k"}
 		if c.wanted {
 			l.row = wantedRow()
@@ -89,7 +89,7 @@ func TestDecideToApplyAgain(t *testing.T) {
 		{"failing", desired.Task{Operation: 7, Open: true, Reapply: true}, actNothing}, // it keeps its turn
 		{"blocked", desired.Task{Operation: 7, Open: true, Reapply: true}, actNothing},
 	} {
-		l := look{item: &Item{ObjectID: ObjectID{Key: "k"}}, now: 9, guard: func() bool { return true }}
+		l := look{resource: &desired.Resource{}, item: &Item{ObjectID: ObjectID{Key: "k"}}, now: 9, guard: func() bool { return true }}
 		l.row = wantedRow()
 		l.row.Ledger, l.row.Task = ledgerOf(c.ledger), &c.task
 		act, _ := decide(l)

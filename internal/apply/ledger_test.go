@@ -125,6 +125,30 @@ func TestNothingIsHeldByAPauseThatIsOver(t *testing.T) {
 	require.Equal(t, "a pending absent after 0, b held unwanted guard, c pending absent after 0", d.line(t, ledgerLine))
 }
 
+// C36: an approval that comes between the reading of a row and the recording of what holds it back lasts, and the object is due.
+// A row that has come back ends it.
+func TestApprovalOutlivesWhatWasReadBefore(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	held := func(by string) record { return record{state: desired.Held, present: true, heldBy: by, delay: -1} }
+	d.Exec(t, `SELECT reconciler.pause('eu')`)
+	for _, by := range []string{heldByGuard, heldByBatch, heldBySync, heldByGate, heldByPause} {
+		d.settle(t, held(heldByGuard), "a")
+		d.Exec(t, `SELECT reconciler.approve('eu')`)
+		require.Equal(t, "a pending unwanted approved after 0", d.line(t, ledgerLine), by)
+		d.settle(t, held(by), "a")
+		require.Equal(t, "a pending unwanted approved after 0", d.line(t, ledgerLine), by)
+		d.settle(t, record{state: desired.Held, wanted: true, present: true, heldBy: by, delay: -1}, "a")
+		require.Equal(t, "a held "+by, d.line(t, ledgerLine), by)
+	}
+	d.settle(t, held(heldByGuard), "a")
+	d.Exec(t, `SELECT reconciler.approve('eu')`)
+	approved := held(heldByPause) // read after the approval
+	approved.approved = true
+	d.settle(t, approved, "a")
+	require.Equal(t, "a held unwanted pause approved", d.line(t, ledgerLine))
+}
+
 // What does not settle soon gets its row: new to the ledger it is not in the target, as far as is known; what is goes on
 // being there; what waits for somebody else goes on waiting.
 func TestObjectsInHandGetTheirRow(t *testing.T) {

@@ -28,11 +28,11 @@ func TestWhatIsRecordedForItsFirstCallIsThereWhenThatBegins(t *testing.T) {
 			row := wantedRow()
 			row.First = 1
 			o.firsts.recorded(row.First)
-			first := o.look(it, row, 1, steering{})
+			first := o.look(&desired.Resource{}, it, row, 1, steering{})
 			o.firsts.handedOut()
 			again := func(row desired.Row, at steering) look {
 				row.Ledger = entry()
-				return o.look(it, row, 1, at)
+				return o.look(&desired.Resource{}, it, row, 1, at)
 			}
 			require.Equal(t, "apply", verdict(decide(first)))
 			require.Equal(t, "apply", verdict(decide(again(wantedRow(), steering{}))))

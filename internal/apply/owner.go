@@ -109,6 +109,7 @@ type Owner struct {
 	looking sync.Mutex                     // held while objects are read and handed out
 	turn    chan struct{}                  // ask whose turn it is in applies
 	closed  atomic.Pointer[map[int64]bool] // operations that are being stopped
+	gates   atomic.Pointer[desired.Gates]  // what the last look at the target knew of applies; nil: there was none
 	later   later                          // operations whose tasks could not be recorded
 }
 
@@ -281,10 +282,13 @@ func (o *Owner) part(name loop.Name) *loop.Loop { return o.cfg.Loops.Loop(name, 
 
 // Refresh reads what a person may have changed: paused, guard approved, draining, objects to be tried again.
 func (o *Owner) Refresh(ctx context.Context) error {
-	row, err := o.queries.TargetSteering(ctx, o.cfg.Grant.ID)
+	known := o.Gates()
+	unopened, operations := known.Known()
+	row, err := o.queries.TargetSteering(ctx, store.TargetSteeringParams{TargetID: o.cfg.Grant.ID, Since: known.Since, Unopened: unopened, Operations: operations})
 	if err != nil {
 		return fmt.Errorf("read the state of target %s: %w", o.cfg.Name, err)
 	}
+	o.gates.Store(new(desired.NewGates(row.Since, row.Unopened, row.Operations)))
 	o.paused.Store(row.Paused)
 	o.draining.Store(row.Draining)
 	o.clean.Store(row.Clean)
@@ -299,7 +303,7 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	if row.Due {
 		signal(o.poke)
 	}
-	o.Turn(row.Applies, row.Health)
+	o.Turn(len(row.Operations) > 0, row.Health)
 	return o.recordTrouble(ctx, row.Trouble)
 }
 
@@ -400,6 +404,14 @@ func (o *Owner) DecideParked(ctx context.Context) (held int64, err error) {
 func (o *Owner) decideParked(ctx context.Context, by string) error {
 	_, err := o.decideParkedBy(ctx, by)
 	return err
+}
+
+// Gates returns what the owner knows of applies.
+func (o *Owner) Gates() desired.Gates {
+	if known := o.gates.Load(); known != nil {
+		return *known
+	}
+	return desired.Gates{}
 }
 
 func (o *Owner) decideParkedBy(ctx context.Context, by string) (held int64, err error) {

@@ -177,7 +177,8 @@ func TestPsqlRuntimeMayDoWhatTheDaemonDoes(t *testing.T) {
 	resources, err := q.ResourceList(ctx)
 	require.NoError(t, err)
 	require.Len(t, resources, 1)
-	require.NoError(t, q.Forget(ctx, store.ForgetParams{}))
+	_, err = q.Forget(ctx, store.ForgetParams{})
+	require.NoError(t, err)
 	require.Equal(t, []string{}, lines(t, conn, "SELECT * FROM reconciler.missing_rights(current_user, 'runtime')"))
 }
 

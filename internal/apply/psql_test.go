@@ -144,6 +144,15 @@ func TestPsqlEverythingHasAComment(t *testing.T) {
 			AND c.relname <> 'goose_db_version' AND obj_description(c.oid, 'pg_class') IS NULL`))
 }
 
+// A scan that cannot be avoided where scans are off has a cost for which PostgreSQL compiles the statement, which takes a second.
+func TestPsqlWhoWalksIndexesCompilesNothing(t *testing.T) {
+	t.Parallel()
+	db := newPsqlDB(t)
+	const walkers = `SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace AND 'enable_seqscan=off' = ANY (p.proconfig)`
+	require.NotEmpty(t, db.lines(t, walkers))
+	require.Empty(t, db.lines(t, walkers+` AND NOT 'jit=off' = ANY (p.proconfig)`))
+}
+
 func TestPsqlEveryFunctionPinsItsSearchPath(t *testing.T) {
 	t.Parallel()
 	db := newPsqlDB(t)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
@@ -104,12 +105,12 @@ func TestF83_ProbesAreCalledWhileObjectsRest(t *testing.T) {
 	for range breakerUnreachable {
 		o.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
 	}
-	o.callGroup(t.Context(), []look{o.look(items[2], wantedRow(), 1, steering{})})
+	o.callGroup(t.Context(), []look{o.look(&desired.Resource{}, items[2], wantedRow(), 1, steering{})})
 	require.Empty(t, called, "it is no probe")
 	o.queue.allowProbe()
 	probe := o.queue.tryTake(10)
 	require.Equal(t, []string{"called before"}, keysOf(probe))
-	o.callGroup(t.Context(), []look{o.look(probe[0], wantedRow(), 1, steering{})})
+	o.callGroup(t.Context(), []look{o.look(&desired.Resource{}, probe[0], wantedRow(), 1, steering{})})
 	require.Equal(t, []string{"called before"}, called)
 	require.False(t, o.breaker.isOpen())
 }

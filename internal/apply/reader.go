@@ -225,7 +225,7 @@ func (o *Owner) unwanted(ctx context.Context, resource *desired.Resource, items 
 	if err != nil || len(missing) == 0 {
 		return nil, err
 	}
-	rows, err := resource.Read(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, missing)
+	rows, err := resource.ReadKnowing(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, missing, o.Gates())
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/store"
 )
 
 const (
@@ -89,8 +90,10 @@ func (o *Owner) watchResting(ctx context.Context) error {
 
 // wakeOpened wakes what rests although its apply is open, and returns how many objects that were.
 func (o *Owner) wakeOpened(ctx context.Context, resources map[int32]bool) (woken int, err error) {
+	known := o.Gates()
+	applies, _ := known.Known()
 	for id := range resources {
-		unopened, err := o.queries.UnopenedKeys(ctx, id)
+		unopened, err := o.queries.UnopenedKeys(ctx, store.UnopenedKeysParams{ResourceID: id, Since: known.Since, Known: applies})
 		if err != nil {
 			return woken, fmt.Errorf("ask which objects of target %s wait for an apply to be open: %w", o.cfg.Name, database.Explain(err))
 		}

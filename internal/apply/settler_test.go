@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
@@ -37,7 +38,7 @@ func (o *Owner) fly(t *testing.T, key string, pages ...*span) look {
 	o.queue.setWindow(windowBound)
 	o.queue.add(t, it)
 	require.Equal(t, []*Item{it}, o.queue.tryTake(1))
-	return look{item: it, row: wantedRow(), now: 1, act: actApply}
+	return look{resource: &desired.Resource{}, item: it, row: wantedRow(), now: 1, act: actApply}
 }
 
 func (o *Owner) settleDone(t *testing.T, l look) {
@@ -238,7 +239,7 @@ func TestObjectInHandWithNothingToRecordIsLookedAtAgain(t *testing.T) {
 		again := o.queue.tryTake(windowMost)
 		require.Len(t, again, 1)
 		require.Equal(t, a.item.ObjectID, again[0].ObjectID)
-		require.NoError(t, o.settle(t.Context(), look{item: again[0]}, nil))
+		require.NoError(t, o.settle(t.Context(), look{resource: &desired.Resource{}, item: again[0]}, nil))
 		synctest.Wait()
 		require.Empty(t, o.queue.tryTake(windowMost))
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
@@ -38,7 +39,7 @@ func TestF85_AnAnswerThatEndsLateIsNoTimeout(t *testing.T) {
 				callCtx, cancel, err := o.mayCall(t.Context(), 1)
 				require.NoError(t, err)
 				defer cancel()
-				require.Equal(t, []driver.Outcome{c.want}, o.call(callCtx, []look{{item: liveItem("a"), row: wantedRow(), act: actApply}}))
+				require.Equal(t, []driver.Outcome{c.want}, o.call(callCtx, []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}}))
 			})
 		})
 	}

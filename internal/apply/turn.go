@@ -77,8 +77,10 @@ func sooner(a, b time.Duration) time.Duration {
 
 // takeTurn returns after which time to ask again; a negative one: when somebody says so. busy: an apply is held by somebody.
 func (o *Owner) takeTurn(ctx context.Context) (again time.Duration, busy bool, err error) {
+	known := o.Gates()
+	_, operations := known.Known()
 	row, err := o.queries.OperationsClaim(ctx, store.OperationsClaimParams{
-		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Patience: inHandFor,
+		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Patience: inHandFor, Since: known.Since, Known: operations,
 	})
 	if err != nil {
 		return 0, false, fmt.Errorf("ask for the turn of target %s in applies: %w", o.cfg.Name, database.Explain(err))

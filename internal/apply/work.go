@@ -131,6 +131,9 @@ func (o *Owner) current(group []look) bool {
 		if l.paused != paused || l.drain != drain || time.Since(l.readAt) > staleAfter || o.closing(l.operation()) {
 			return false
 		}
+		if o.cfg.Catalog.Gone(l.item.ResourceID) { // one of the same name may be in its place, and calls for the same objects
+			return false
+		}
 	}
 	return true
 }
@@ -286,12 +289,8 @@ type timeoutError struct{ after time.Duration }
 func (e *timeoutError) Error() string { return fmt.Sprintf("timed out after %s", e.after) }
 
 func (o *Owner) object(l look) driver.Object {
-	name := ""
-	if r, ok := o.cfg.Catalog.ByID(l.item.ResourceID); ok {
-		name = r.Name
-	}
 	ref := driver.Ref{
-		Target: o.cfg.Name, Resource: name, Key: l.item.Key,
+		Target: o.cfg.Name, Resource: l.resource.Name, Key: l.item.Key,
 		Revision: max(l.item.Revision, l.now), Term: o.cfg.Grant.Term,
 	}
 	return driver.Object{Ref: ref, Spec: l.row.Spec, Hash: l.row.Hash}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/desired"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
@@ -41,7 +43,7 @@ func (o *Owner) startBench(t *testing.T) *bench {
 			}
 			var looks [2][]look
 			for _, it := range items {
-				l := look{item: it, row: wantedRow(), paused: o.paused.Load(), readAt: time.Now(), act: actApply}
+				l := look{resource: &desired.Resource{}, item: it, row: wantedRow(), paused: o.paused.Load(), readAt: time.Now(), act: actApply}
 				looks[it.Lane] = append(looks[it.Lane], l)
 			}
 			if err := o.hand(ctx, looks); err != nil {
@@ -165,7 +167,7 @@ func TestPauseStopsCallsThatWereHandedOut(t *testing.T) {
 			<-release
 			return driver.Done()
 		}), nil)
-		group := []look{{item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
+		group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
 		o.queue.add(t, group[0].item)
 		o.queue.tryTake(1)
 		o.paused.Store(true)
@@ -181,7 +183,7 @@ func TestOldRowIsReadAgainBeforeItsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { panic("called") }), nil)
-		group := []look{{item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
+		group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
 		o.queue.add(t, group[0].item)
 		o.queue.tryTake(1)
 		elapse(staleAfter + time.Nanosecond)
@@ -243,7 +245,7 @@ func TestCircuitAndQueueAgree(t *testing.T) {
 func TestPanicsOfADriverAreFailures(t *testing.T) {
 	t.Parallel()
 	o, _ := testOwner(t, checkedPanic{calls(func(context.Context, driver.Ref) driver.Outcome { panic("boom") })}, nil)
-	group := []look{{item: liveItem("a"), row: wantedRow(), act: actApply}}
+	group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}}
 	out := o.call(t.Context(), group)
 	require.Len(t, out, 1)
 	require.Equal(t, driver.VerdictBackoff, out[0].Verdict)
@@ -260,7 +262,7 @@ func (checkedPanic) Check(context.Context) error { panic("check") }
 func TestBatchWithMissingOutcomesFails(t *testing.T) {
 	t.Parallel()
 	o, _ := testOwner(t, batching{outcomes: 1}, nil)
-	group := []look{{item: liveItem("a"), row: wantedRow(), act: actApply}, {item: liveItem("b"), row: wantedRow(), act: actApply}}
+	group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}, {resource: &desired.Resource{}, item: liveItem("b"), row: wantedRow(), act: actApply}}
 	for _, out := range o.call(t.Context(), group) {
 		require.EqualError(t, out.Err, "the driver gave 1 outcomes for 2 objects")
 		require.Equal(t, driver.VerdictBackoff, out.Verdict)
@@ -285,7 +287,7 @@ func TestCallsAreGroupedForDriversThatTakeMany(t *testing.T) {
 		if i%100 == 0 {
 			act = actDelete
 		}
-		looks = append(looks, look{item: liveItem(fmt.Sprint(i)), act: act})
+		looks = append(looks, look{resource: &desired.Resource{}, item: liveItem(fmt.Sprint(i)), act: act})
 	}
 	sizes := func(o *Owner, looks []look) map[int]int {
 		n := map[int]int{}

@@ -3,6 +3,7 @@ package database
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +31,7 @@ type Fleet struct {
 	mu      sync.Mutex // guards what follows
 	pools   []*pgxpool.Pool
 	sockets map[*socket]bool
+	ended   bool          // there are no connections any more
 	resetAt time.Duration // since start, for want of answers; 0: never
 	known   Server        // that all connections lead to
 	// refusedAt is when the log named a refused server.
@@ -103,6 +105,19 @@ func (f *Fleet) look(now time.Duration) {
 		f.logger.Warn("connection_silent", "server", s.addr, "for", (now - s.since()).Round(time.Millisecond), "effect", "it is given up")
 		s.end(errSilent)
 	}
+}
+
+// End ends every connection, and lets none begin: a pool that is closed waits for a server that may not answer any more.
+// It returns how many it ended.
+func (f *Fleet) End() int {
+	f.mu.Lock()
+	f.ended = true
+	left := slices.Collect(maps.Keys(f.sockets))
+	f.mu.Unlock()
+	for _, s := range left {
+		s.end(errEnded)
+	}
+	return len(left)
 }
 
 func (f *Fleet) addPool(pool *pgxpool.Pool) {

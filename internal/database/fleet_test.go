@@ -23,32 +23,21 @@ func fleetPool(t *testing.T, f *Fleet, url string) *pgxpool.Pool {
 	return pool
 }
 
-// ask begins a statement that does not end by itself, and returns what becomes of it once it has begun.
-func ask(t *testing.T, f *Fleet, pool *pgxpool.Pool, sql string) <-chan error {
+// ask begins a statement that does not end by itself, and returns what becomes of it once its connection waits for the answer.
+func ask(t *testing.T, pool *pgxpool.Pool, sql string) <-chan error {
 	t.Helper()
 	conn, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
+	s, ok := conn.Conn().PgConn().Conn().(*socket)
+	require.True(t, ok)
 	answer := make(chan error, 1)
-	before := waiting(f)
 	go func() {
 		defer conn.Release()
 		_, err := conn.Exec(context.WithoutCancel(t.Context()), sql)
 		answer <- err
 	}()
-	require.Eventually(t, func() bool { return waiting(f) > before }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.since() != 0 }, patience, time.Millisecond)
 	return answer
-}
-
-// waiting is how many connections wait for an answer.
-func waiting(f *Fleet) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for s := range f.sockets {
-		if s.since() != 0 {
-			n++
-		}
-	}
-	return n
 }
 
 // ended looks, as if it were later, until a statement ends, and returns how.
@@ -82,12 +71,12 @@ func TestF77_SilentConnectionsAreEnded(t *testing.T) {
 	held.Release()
 	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 2 }, patience, time.Millisecond)
 	line.Swallow()
-	hung := ask(t, f, pool, "SELECT 1")
+	hung := ask(t, pool, "SELECT 1")
 
 	f.Suspect()
 	f.look(f.elapsed())
 	require.NoError(t, pool.Ping(t.Context()), "the idle connections of before are gone")
-	slow := ask(t, f, healthy, "SELECT pg_sleep(3600)")
+	slow := ask(t, healthy, "SELECT pg_sleep(3600)")
 	err = ended(t, f, suspectFor, hung)
 	require.True(t, IsUnavailable(err), "%v", err)
 	require.Empty(t, slow, "the slow one goes on")
@@ -121,4 +110,17 @@ func TestF27_IdleSessionTimeoutOfARoleIsOverruled(t *testing.T) {
 		require.Equal(t, want, value)
 		require.NoError(t, conn.Close(t.Context()))
 	}
+}
+
+// F93: a fleet that has ended has no connections, and none begins.
+func TestF93_AnEndedFleetHasNoConnections(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	f := NewFleet(nil)
+	pool := fleetPool(t, f, db.URL)
+	answer := ask(t, pool, "SELECT pg_sleep(3600)")
+	require.Positive(t, f.End())
+	require.Error(t, <-answer)
+	require.ErrorContains(t, pool.Ping(t.Context()), errEnded.Error())
+	require.Zero(t, f.End())
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
+	"github.com/pgreconciler/reconciler/internal/store"
 )
 
 // pools returns a pool as for a pooler and one as without, in a database whose settings are odd.
 func pools(t *testing.T) (simple, full *pgxpool.Pool) {
 	t.Helper()
 	db := pgtest.New(t)
-	for _, setting := range []string{"IntervalStyle = 'sql_standard'", "bytea_output = 'escape'", "extra_float_digits = -5"} {
+	for _, setting := range []string{"IntervalStyle = 'sql_standard'", "bytea_output = 'escape'", "extra_float_digits = -5", "jit = on"} {
 		db.Exec(t, "ALTER DATABASE "+db.Name+" SET "+setting)
 	}
 	open := func(simple bool) *pgxpool.Pool {
@@ -56,6 +57,22 @@ func TestTextOfRowsIsTheSameThroughAPooler(t *testing.T) {
 	var style string
 	require.NoError(t, simple.QueryRow(t.Context(), "SELECT current_setting('IntervalStyle')").Scan(&style))
 	require.Equal(t, "sql_standard", style)
+}
+
+// F93: a pooler keeps no settings. PostgreSQL must not compile reads of rows and of the outbox through it: that took a second for each page.
+func TestF93_ReadsThroughAPoolerAreNotCompiled(t *testing.T) {
+	t.Parallel()
+	simple, full := pools(t)
+	for name, pool := range map[string]*pgxpool.Pool{"Pooled": simple, "Direct": full} {
+		for way, db := range map[string]store.DBTX{"Rows": database.Rows(pool), "Walk": database.Walk(pool)} {
+			t.Run(name+way, func(t *testing.T) {
+				t.Parallel()
+				var jit string
+				require.NoError(t, db.QueryRow(t.Context(), "SELECT current_setting('jit')").Scan(&jit))
+				require.Equal(t, "off", jit)
+			})
+		}
+	}
 }
 
 // A pool of one connection would hang if an error kept it.

@@ -72,7 +72,7 @@ func sessionSettings(further map[string]string) map[string]string {
 
 // pinSQL pins what decides what users' rows give, for the rest of a transaction: a pooler does not keep it.
 var pinSQL = func() string {
-	calls := []string{fmt.Sprintf("pg_catalog.set_config('lock_timeout', '%dms', true)", rowsLock.Milliseconds())}
+	calls := []string{fmt.Sprintf("pg_catalog.set_config('lock_timeout', '%dms', true)", rowsLock.Milliseconds()), "pg_catalog.set_config('jit', 'off', true)"}
 	for _, name := range slices.Sorted(maps.Keys(valueSettings)) {
 		calls = append(calls, fmt.Sprintf("pg_catalog.set_config('%s', '%s', true)", name, valueSettings[name]))
 	}

@@ -17,7 +17,10 @@ const (
 	keepAliveCount    = 3
 )
 
-var errSilent = errors.New("the database does not answer on this connection")
+var (
+	errSilent = errors.New("the database does not answer on this connection")
+	errEnded  = errors.New("the process is stopping")
+)
 
 var dialer = net.Dialer{
 	KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: keepAliveIdle, Interval: keepAliveInterval, Count: keepAliveCount},
@@ -33,6 +36,10 @@ func (f *Fleet) dial(ctx context.Context, network, addr string) (net.Conn, error
 	s := &socket{Conn: conn, fleet: f, addr: addr}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.ended {
+		_ = conn.Close() // unused
+		return nil, errEnded
+	}
 	f.sockets[s] = true
 	return s, nil
 }

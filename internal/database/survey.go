@@ -14,7 +14,7 @@ const (
 	// surveyTimeout is how long a host may take to say which server it is.
 	surveyTimeout = 5 * time.Second
 	// surveyEvery is how often the hosts of a URL are compared.
-	surveyEvery = 30 * time.Second
+	surveyEvery = 10 * time.Second
 )
 
 // Survey asks every host of a URL that names several which server it is. Of those that take writes the one on the latest

@@ -16,6 +16,7 @@ type Catalog struct {
 	mu        sync.RWMutex
 	resources map[int32]*Resource // guarded by mu; never changed in place
 	deps      map[int32]Dependency
+	gone      []int32 // ids of resources that were there
 }
 
 // Dependency is one base table of a joined resource.
@@ -48,6 +49,11 @@ func (c *Catalog) Reload(ctx context.Context, db store.DBTX) (changed bool, err 
 		changed = true
 	}
 	changed = changed || len(next) != len(c.resources)
+	for id := range c.resources {
+		if next[id] == nil {
+			c.gone = append(c.gone, id)
+		}
+	}
 	c.resources, c.deps = next, deps
 	return changed, nil
 }
@@ -71,6 +77,13 @@ func (c *Catalog) ByID(id int32) (*Resource, bool) {
 	defer c.mu.RUnlock()
 	r, ok := c.resources[id]
 	return r, ok
+}
+
+// Gone reports whether there was a resource with this id, and is none any more. One of the same name may be in its place.
+func (c *Catalog) Gone(id int32) bool {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return slices.Contains(c.gone, id)
 }
 
 // ByName returns the resource with this name.

@@ -11,19 +11,16 @@ import (
 type Caller struct {
 	Owner    string // uuid of the process
 	Term     int64
+	Gates    Gates              // what it knows
 	Flush    bool               // what is recorded must outlive a crash of the server, though no event tells of it
 	Recorded func(number int64) // told of every record that a read has made, also of one that fails in the end
 }
 
 // buildFirst makes a read write down, in the same statement, those objects that the ledger does not know the target to have and
 // that are to be called for: wanted, and not held by a gate. Whatever locks out the readers of the rows (TRUNCATE, another
-// definition, untrack()) then finds all that was read before it. The owner, its term and whether to flush come after the
-// parts of the keys.
+// definition, untrack()) then finds all that was read before it. The owner, its term and whether to flush come after the gates.
 func (r *Resource) buildFirst(read, open string) string {
-	n := 4
-	if !r.Removed {
-		n += r.keys
-	}
+	n := r.gatesAt() + 3
 	return fmt.Sprintf(`WITH looked AS MATERIALIZED (SELECT *, coalesce(spec IS NOT NULL AND present IS NOT TRUE AND NOT unopened AND %s AND octet_length(key) <= %d, false) AS to_call FROM (
 %s) AS i), recorded AS MATERIALIZED (
   SELECT reconciler.record_first_calls($2, $%d::uuid, $%d::bigint, %d, array_agg(key), $%d::boolean OR bool_or(state IS NOT NULL)) AS number FROM looked WHERE to_call HAVING count(*) > 0)
@@ -37,6 +34,6 @@ SELECT n, key, found, spec, spec_bytes, match, state, wanted, present, desired_r
 // results. It fails with SQLSTATE RC001 when the caller owns the target no more.
 func (r *Resource) ReadToCall(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string, by Caller) ([]Row, error) {
 	return r.readKeys(ctx, read{
-		db: db, target: target, targetID: targetID, sqls: r.firsts, args: []any{by.Owner, by.Term, by.Flush}, recorded: by.Recorded,
+		db: db, target: target, targetID: targetID, gates: by.Gates, sqls: r.firsts, args: []any{by.Owner, by.Term, by.Flush}, recorded: by.Recorded,
 	}, keys)
 }

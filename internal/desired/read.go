@@ -80,8 +80,8 @@ func (r *Resource) buildReads() (reads, firsts readSQLs) {
 	return reads, firsts
 }
 
-// buildRead reads objects by key: $1 target name, $2 target id, $3 keys, $4... the parts of the keys; governed: and the
-// tasks that govern them.
+// buildRead reads objects by key: $1 target name, $2 target id, $3 keys, $4... the parts of the keys, and then the gates; governed:
+// and the tasks that govern them.
 // Every side is a LATERAL lookup with a LIMIT: on young tables without statistics a join would become a
 // scan of everything. See wanted for alone.
 func (r *Resource) buildRead(governed, alone bool) string {
@@ -99,8 +99,9 @@ func (r *Resource) buildRead(governed, alone bool) string {
 	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN %s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %s, ", fits, match)
 	b.WriteString("l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
+	gates := r.gatesAt()
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
-		fmt.Sprintf(unopenedSQL, r.ID) + " AS unopened, " + fmt.Sprintf(governedSQL, "$2") + " AS governed, 0::bigint AS first\n")
+		fmt.Sprintf(unopenedSQL, r.ID, gates, gates+1) + " AS unopened, " + fmt.Sprintf(governedSQL, gates, gates+2) + " AS governed, 0::bigint AS first\n")
 	b.WriteString("FROM unnest($3::text[]")
 	if !r.Removed {
 		for n := range r.keys {
@@ -138,19 +139,6 @@ func (r *Resource) wanted(alone bool) string {
 	return key.String() + " AND " + wanted
 }
 
-// The gates of applies are looked at in the statement that reads the row: who sees a row that an apply has changed sees
-// the apply. Most of the time there is none, and the two questions for that are about the resource and the target, asked
-// once for all keys. Tasks are looked up for each key, by a query of its own: in the other one they would cost a third of it.
-const (
-	// unopenedSQL is made with the resource's id, governedSQL with the name of the target's id, and taskSQL with the resource's id and the
-	// names of that and the key.
-	unopenedSQL = "coalesce(i.key = ANY ((SELECT CASE WHEN EXISTS (SELECT FROM reconciler.applies a WHERE a.opened_at IS NULL AND a.strategy <> 'parallel') " +
-		"THEN reconciler.unopened_keys(%[1]d) ELSE '{}' END)::text[]), true)"
-	governedSQL = "(SELECT EXISTS (SELECT FROM reconciler.operations n WHERE n.target_id = %s AND NOT n.done))"
-	taskSQL     = "SELECT k.operation_id, o.is_open, o.reapply FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id " +
-		"WHERE k.target_id = %[2]s AND k.resource_id = %[1]d AND k.key = %[3]s AND k.governs LIMIT 1"
-)
-
 // buildCast only converts the parts of one key: $1...
 func (r *Resource) buildCast() string {
 	return "SELECT " + r.each(func(n int) string { return r.typed(n, fmt.Sprintf("$%d::text", n)) + "::text" })
@@ -173,15 +161,21 @@ type read struct {
 	db       store.DBTX
 	target   string
 	targetID int32
+	gates    Gates
 	sqls     readSQLs
-	args     []any // after the keys
+	args     []any // after those of the gates
 	recorded func(number int64)
 }
 
 // Read reads objects of one target by key, in the order of the keys, one row for each. A row that cannot be read
 // has its Err set and spoils no other; the error returned is about the database or the definition.
 func (r *Resource) Read(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string) ([]Row, error) {
-	return r.readKeys(ctx, read{db: db, target: target, targetID: targetID, sqls: r.reads}, keys)
+	return r.ReadKnowing(ctx, db, target, targetID, keys, Gates{})
+}
+
+// ReadKnowing is Read for somebody who has looked at the gates before.
+func (r *Resource) ReadKnowing(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string, gates Gates) ([]Row, error) {
+	return r.readKeys(ctx, read{db: db, target: target, targetID: targetID, gates: gates, sqls: r.reads}, keys)
 }
 
 func (r *Resource) readKeys(ctx context.Context, how read, keys []string) ([]Row, error) {
@@ -194,7 +188,7 @@ func (r *Resource) readKeys(ctx context.Context, how read, keys []string) ([]Row
 		if err == nil || !isDataError(err) {
 			return rows, err
 		}
-		row, err := r.readSpoiled(ctx, how.db, how.targetID, keys[0], err)
+		row, err := r.readSpoiled(ctx, how, keys[0], err)
 		return []Row{row}, err
 	}
 	half := len(keys) / 2
@@ -225,10 +219,11 @@ func (r *Resource) readBatch(ctx context.Context, how read, keys []string) ([]Ro
 // readAll reads objects by one of the queries of buildReads, and says whether there may be tasks that govern objects; of no
 // key that could be a row's it says so of none.
 func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []string) (out []Row, governed bool, err error) {
-	db, targetID := how.db, how.targetID
-	args, places, out := r.readArgs(how.target, targetID, keys)
+	args, places, out := r.readArgs(how.target, how.targetID, keys)
+	unopened, _ := how.gates.Known()
+	args = append(args, how.gates.Since, unopened, len(how.gates.Operations) > 0)
 	args = append(args, how.args...)
-	result, err := db.Query(ctx, sql, planned(args, len(keys))...)
+	result, err := how.db.Query(ctx, sql, planned(args, len(keys))...)
 	if err != nil {
 		return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 	}
@@ -256,7 +251,7 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 	if err := result.Err(); err != nil {
 		return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 	}
-	out, err = r.readUnsplit(ctx, db, targetID, out, places)
+	out, err = r.readUnsplit(ctx, how, out, places)
 	return out, governed, err
 }
 
@@ -333,17 +328,22 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 	return n, row, governed, nil
 }
 
-const entrySQL = `SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
+// buildEntry reads what the ledger and applies say of a key alone: $1 target id, $2 resource id, $3 key, and of the gates since and
+// applies.
+func (r *Resource) buildEntry() string {
+	return fmt.Sprintf(`SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
   l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
-  g.operation_id, g.is_open, g.reapply, ` + unopenedSQL + `, true, 0::bigint
+  g.operation_id, g.is_open, g.reapply, %s, true, 0::bigint
 FROM (SELECT $3::text AS key) AS i
-LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = %[1]d AND l.key = i.key LIMIT 1) AS l ON true
-LEFT JOIN LATERAL (` + taskSQL + `) AS g ON true WHERE $2::int = %[1]d`
+LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = $2::int AND l.key = i.key LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (%s) AS g ON true`, fmt.Sprintf(unopenedSQL, r.ID, 4, 5), fmt.Sprintf(taskSQL, r.ID, "$1", "i.key"))
+}
 
 // readEntry reads what the ledger says about an object that has no readable row.
-func (r *Resource) readEntry(ctx context.Context, db store.DBTX, targetID int32, key string) (Row, error) {
+func (r *Resource) readEntry(ctx context.Context, how read, key string) (Row, error) {
 	row := Row{Key: key}
-	result, err := db.Query(ctx, fmt.Sprintf(entrySQL, r.ID, "$1", "i.key"), targetID, r.ID, key)
+	unopened, _ := how.gates.Known()
+	result, err := how.db.Query(ctx, r.entrySQL, how.targetID, r.ID, key, how.gates.Since, unopened)
 	if err != nil {
 		return row, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
 	}
@@ -357,7 +357,7 @@ func (r *Resource) readEntry(ctx context.Context, db store.DBTX, targetID int32,
 }
 
 // readUnsplit fills in the ledger's side of keys that were left out of the query.
-func (r *Resource) readUnsplit(ctx context.Context, db store.DBTX, targetID int32, out []Row, places []int) ([]Row, error) {
+func (r *Resource) readUnsplit(ctx context.Context, how read, out []Row, places []int) ([]Row, error) {
 	if len(places) == len(out) {
 		return out, nil
 	}
@@ -369,7 +369,7 @@ func (r *Resource) readUnsplit(ctx context.Context, db store.DBTX, targetID int3
 		if asked[i] {
 			continue
 		}
-		row, err := r.readEntry(ctx, db, targetID, out[i].Key)
+		row, err := r.readEntry(ctx, how, out[i].Key)
 		if err != nil {
 			return nil, err
 		}
@@ -380,8 +380,8 @@ func (r *Resource) readUnsplit(ctx context.Context, db store.DBTX, targetID int3
 
 // readSpoiled deals with one key on which the query fails. If the key itself cannot be a value of the key's type, no
 // row can have it (the definition had another key once). Otherwise the row is there and its expressions fail on it.
-func (r *Resource) readSpoiled(ctx context.Context, db store.DBTX, targetID int32, key string, cause error) (Row, error) {
-	row, err := r.readEntry(ctx, db, targetID, key)
+func (r *Resource) readSpoiled(ctx context.Context, how read, key string, cause error) (Row, error) {
+	row, err := r.readEntry(ctx, how, key)
 	if err != nil {
 		return row, err
 	}
@@ -390,7 +390,7 @@ func (r *Resource) readSpoiled(ctx context.Context, db store.DBTX, targetID int3
 	for i, part := range parts {
 		args[i] = part
 	}
-	if _, err := db.Exec(ctx, r.castSQL, args...); err != nil {
+	if _, err := how.db.Exec(ctx, r.castSQL, args...); err != nil {
 		if isDataError(err) {
 			return row, nil
 		}
@@ -432,7 +432,7 @@ func (r *Resource) Missing(ctx context.Context, db store.DBTX, target string, ke
 		if err == nil || !isDataError(err) {
 			return missing, err
 		}
-		row, err := r.readSpoiled(ctx, db, 0, keys[0], err)
+		row, err := r.readSpoiled(ctx, read{db: db}, keys[0], err)
 		if err != nil || row.Err != nil {
 			return nil, err
 		}

@@ -29,6 +29,7 @@ type Resource struct {
 
 	reads, firsts readSQLs
 	castSQL       string
+	entrySQL      string
 
 	governed atomic.Bool // the last read found that tasks of an apply may govern objects
 
@@ -55,7 +56,7 @@ func newResource(row store.ResourceListRow) *Resource {
 		r.matches[column] = matchColumn{column: fmt.Sprintf("match_%d", i+1), typ: row.MatchCasts[i]}
 	}
 	r.reads, r.firsts = r.buildReads()
-	r.castSQL = r.buildCast()
+	r.castSQL, r.entrySQL = r.buildCast(), r.buildEntry()
 	r.pages = pageSQLs{first: r.buildPage(true), next: r.buildPage(false)}
 	r.keyPages = pageSQLs{first: r.buildKeys(true), next: r.buildKeys(false)}
 	return r

@@ -96,6 +96,10 @@ func (p *planner) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 			literals[i] = "'" + v + "'"
 		case []string:
 			literals[i] = "'{" + strings.Join(v, ",") + "}'"
+		case []int64:
+			literals[i] = "'{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(v), " ", ","), "[]") + "}'"
+		case uint64:
+			literals[i] = fmt.Sprintf("'%d'", v) // of a transaction: there is no cast from a number
 		default:
 			literals[i] = fmt.Sprint(v)
 		}

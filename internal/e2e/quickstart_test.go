@@ -73,6 +73,7 @@ targets:
 	w.has("us", map[string]string{"app/1.json": moved})
 
 	require.Equal(t, "everything is applied\n", w.ok("wait", "--timeout", "10s", "--target", "us"))
+	require.Equal(t, "everything is applied\n", w.ok("wait", "--timeout", "10s"), "eu has read that revision, too")
 	owner := w.text(`SELECT name FROM reconciler.instances`)
 	none := 0
 	require.Equal(t, map[string]statusRow{

@@ -16,6 +16,7 @@ func (s *session) beatIfDue(live context.Context) {
 	}
 	number := s.m.beats.Add(1)
 	sent := s.cfg.Clock() // others count from later on
+	s.timeline = s.cfg.Timeline()
 	ctx, cancel := s.attempt(live)
 	defer cancel()
 	rows, err := s.queries.LeaseHeartbeat(ctx, s.heartbeat(number))
@@ -28,6 +29,7 @@ func (s *session) beatIfDue(live context.Context) {
 	v := see(rows, s.cfg.Instance, &s.seen, s.cfg.Timing)
 	s.beatAt = s.hitAt + jittered(s.cfg.Timing.Heartbeat)
 	s.peers = v.peers()
+	s.move(live)
 	for _, sl := range s.slots {
 		if sl.holds() {
 			s.renewed(sl, v.lease(sl))
@@ -51,11 +53,11 @@ func (s *session) attempt(live context.Context) (context.Context, context.Cancel
 
 func (s *session) heartbeat(number int64) store.LeaseHeartbeatParams {
 	p := store.LeaseHeartbeatParams{
-		Instance: s.cfg.Instance, InstanceName: s.cfg.Name, Version: s.cfg.Version, Listed: s.names, Names: s.names,
+		Instance: s.cfg.Instance, InstanceName: s.cfg.Name, Version: s.cfg.Version, Listed: s.names, Options: s.options, Names: s.names,
 		Beat: number, Answered: s.lastBeat,
 	}
 	if s.stopping {
-		p.Listed = []string{} // others plan without this process
+		p.Listed, p.Options = []string{}, []string{} // others plan without this process
 	}
 	return p
 }
@@ -95,4 +97,5 @@ func (s *session) renewed(sl *slot, seen seenLease) {
 		return
 	}
 	sl.hold.renew(s.sentAt + sl.ttl)
+	sl.ownedOn, sl.ownedAt = s.timeline, s.hitAt
 }

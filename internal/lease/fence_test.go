@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -39,6 +40,25 @@ func expired(t *testing.T, f *fleet) *Grant {
 	f.db.Exec(t, "INSERT INTO reconciler.targets (name) VALUES ('x')")
 	g := acquire(t, f.db.Pool, me)
 	return g
+}
+
+// I12: targets that fence remember the highest term that they have seen. A row that is made anew (by a dump of before the first start,
+// or after somebody has forgotten the target) begins above it, and a clock that was set back takes nothing away.
+func TestTermsGrowThoughTheirRowsAreMadeAnew(t *testing.T) {
+	t.Parallel()
+	f := &fleet{t: t, db: pgtest.New(t)}
+	first := expired(t, f)
+	f.db.Exec(t, "UPDATE reconciler.targets SET owner = NULL")
+	second := acquire(t, f.db.Pool, other)
+	require.Greater(t, second.Term, first.Term)
+	f.db.Exec(t, "DELETE FROM reconciler.targets")
+	require.Greater(t, expired(t, f).Term, second.Term)
+	f.db.Exec(t, "UPDATE reconciler.targets SET owner = NULL, term = 9000000000000000") // by a clock that went ahead
+	require.Equal(t, int64(9000000000000001), acquire(t, f.db.Pool, other).Term)
+	f.db.Exec(t, "INSERT INTO reconciler.cursors (consumer, revision, snapshot) SELECT id, 1, pg_current_snapshot() FROM reconciler.targets")
+	f.db.Exec(t, "UPDATE reconciler.targets SET owner = NULL, term = 7") // it does not begin now: as on an old primary that came back
+	require.Equal(t, int64(8), acquire(t, f.db.Pool, me).Term)
+	require.True(t, value[bool](f, "SELECT to_timestamp($1::bigint / 1e6) BETWEEN now() - interval '1 hour' AND now()", first.Term))
 }
 
 // awaitBlocked waits until a backend waits for a lock.

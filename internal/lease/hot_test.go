@@ -46,7 +46,7 @@ func TestF94_HeartbeatsCostTheSameBesideAnOldTransaction(t *testing.T) {
 	pool := asked.pool(t, f.db)
 	send := func(beat int64) {
 		_, err := store.New(pool).LeaseHeartbeat(t.Context(), store.LeaseHeartbeatParams{
-			Instance: me, InstanceName: "host:1", Version: "v1", Listed: []string{"x"}, Names: []string{"x"}, Beat: beat, Answered: beat - 1,
+			Instance: me, InstanceName: "host:1", Version: "v1", Listed: []string{"x"}, Options: []string{"one"}, Names: []string{"x"}, Beat: beat, Answered: beat - 1,
 		})
 		require.NoError(t, err)
 	}
@@ -56,7 +56,7 @@ func TestF94_HeartbeatsCostTheSameBesideAnOldTransaction(t *testing.T) {
 	g := acquire(t, f.db.Pool, me)
 	looks := map[string]func() int{
 		"heartbeat": func() int { // it deletes and inserts what was there before
-			args[4], args[5] = args[4].(int64)+1, args[4]
+			args[5], args[6] = args[5].(int64)+1, args[5]
 			return buffers(t, f, heartbeat, args...)
 		},
 		"fence": func() int { return buffers(t, f, "SELECT reconciler.fence($1, $2, $3)", g.ID, g.Owner, g.Term) },
@@ -77,11 +77,11 @@ func TestF94_HeartbeatsCostTheSameBesideAnOldTransaction(t *testing.T) {
 		look() // what the session reads of the catalog for the first time
 		before[name] = look()
 	}
-	last, _ := args[4].(int64)
+	last, _ := args[5].(int64)
 	for beat := last + 1; beat <= last+beats; beat++ {
 		send(beat)
 	}
-	args[4] = last + beats
+	args[5] = last + beats
 	for name, look := range looks {
 		look()
 		after := look()

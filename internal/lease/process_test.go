@@ -27,7 +27,7 @@ func TestProcessRow(t *testing.T) {
 	t.Run("OfADeadProcessIsRemovedByAnother", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
-		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', 7, 0)`)
+		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', '{}', 7, 0)`)
 		timing := quick
 		timing.Gone = quick.MinTTL
 		f.start(f.replica(timing, nil))
@@ -43,10 +43,11 @@ func TestProcessRow(t *testing.T) {
 		f := newFleet(t)
 		a := f.start(f.replica(quick, []string{"x"}))
 		first := receive(t, a.runs)
+		const row = "SELECT coalesce(string_agg(concat_ws(' ', name, version, targets, options), ','), '') FROM reconciler.instances"
+		before := value[string](f, row)
+		require.Contains(t, before, "{x} {one}")
 		f.db.Exec(t, "DELETE FROM reconciler.instances")
-		require.Eventually(t, func() bool {
-			return value[int](f, "SELECT count(*) FROM reconciler.instances WHERE targets = '{x}'") == 1
-		}, patience, 5*time.Millisecond)
+		require.Eventually(t, func() bool { return value[string](f, row) == before }, patience, 5*time.Millisecond)
 		require.NoError(t, first.ctx.Err())
 	})
 
@@ -54,7 +55,7 @@ func TestProcessRow(t *testing.T) {
 	t.Run("OfADeadProcessIsRemovedByHand", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
-		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', 7, 0)`)
+		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', '{}', 7, 0)`)
 		f.db.Exec(t, `INSERT INTO reconciler.targets (name, configured, owner, term, lease_ttl) VALUES ('x', true, '00000000-0000-4000-8000-00000000000a', 3, '300 ms')`)
 		f.db.Exec(t, `UPDATE reconciler.leases SET owner = '00000000-0000-4000-8000-00000000000a', term = 5, lease_ttl = '300 ms'`)
 		f.db.Exec(t, `DELETE FROM reconciler.instances`)

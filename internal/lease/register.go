@@ -15,10 +15,7 @@ const noLimit = -1
 func (s *session) register(live context.Context) error {
 	return pgx.BeginFunc(live, s.cfg.Pool, func(tx pgx.Tx) error {
 		q := store.New(tx)
-		p := store.InstanceRegisterParams{ID: s.cfg.Instance, Name: s.cfg.Name, Version: s.cfg.Version, Targets: s.names, Options: []string{}}
-		for _, t := range s.cfg.Targets {
-			p.Options = append(p.Options, t.Fingerprint)
-		}
+		p := store.InstanceRegisterParams{ID: s.cfg.Instance, Name: s.cfg.Name, Version: s.cfg.Version, Targets: s.names, Options: s.options}
 		if err := q.InstanceRegister(live, p); err != nil {
 			return err
 		}

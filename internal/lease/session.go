@@ -23,6 +23,7 @@ type session struct {
 	cfg        Config
 	queries    *store.Queries
 	names      []string                // of the targets of the config
+	options    []string                // their fingerprints
 	cancel     context.CancelCauseFunc // of live
 	stopOnce   sync.Once
 	stop       chan struct{} // closed when Stop was called
@@ -44,26 +45,28 @@ type session struct {
 	hitAt       time.Duration // clock when the last one was answered; 0 for never
 	sentAt      time.Duration // clock when that one was sent: what it renewed lives from then on
 	lastBeat    int64         // its number
+	timeline    int64         // of the server that it was sent to, or of an earlier one
 	seen        watch         // what it showed of others
 	failing     int           // heartbeats that failed since then
 	peers       int           // other processes seen by the last heartbeat
 	undescribed bool          // rows of targets do not say what the config says: they were locked
 	releaseAt   time.Duration // clock before which nothing is released: the last try found rows locked, or no server
 	unlisted    map[string]time.Duration
-	left        []error // what could not be released
+	left        []error                  // what could not be released
+	moved       map[string]time.Duration // targets owned on an older timeline, with the clock when last; not yet reported to the new server
 }
 
 // newSession returns a session that runs until ctx ends, and its context live.
 func newSession(ctx context.Context, m *Manager) (s *session, live context.Context) {
 	s = &session{
 		m: m, cfg: m.cfg, queries: store.New(m.cfg.Pool), control: m.cfg.Control,
-		names: []string{}, // a nil slice is NULL in SQL
-		stop:  make(chan struct{}), done: make(chan struct{}), poked: make(chan struct{}, 1),
-		giveUp: never, beatAt: m.cfg.Clock(), releaseAt: m.cfg.Clock(), unlisted: map[string]time.Duration{},
+		names: []string{}, options: []string{}, // a nil slice is NULL in SQL
+		stop: make(chan struct{}), done: make(chan struct{}), poked: make(chan struct{}, 1),
+		giveUp: never, beatAt: m.cfg.Clock(), releaseAt: m.cfg.Clock(), unlisted: map[string]time.Duration{}, moved: map[string]time.Duration{},
 	}
 	live, s.cancel = context.WithCancelCause(ctx)
 	for _, t := range m.cfg.Targets {
-		s.names = append(s.names, t.Name)
+		s.names, s.options = append(s.names, t.Name), append(s.options, t.Fingerprint)
 		s.slots = append(s.slots, &slot{name: t.Name, target: t, ttl: m.cfg.Timing.ttl(t.CallTimeout)})
 	}
 	slices.SortFunc(s.slots, func(a, b *slot) int { return cmp.Compare(a.name, b.name) })

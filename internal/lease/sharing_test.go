@@ -103,7 +103,7 @@ func targetsAreSharedOutWithoutThoseThatHaveGoneSilent(t *testing.T) {
 	f := newFleet(t)
 	timing := quick
 	timing.Gone = time.Hour
-	f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'silent', 'v1', '{x,y}', 1, 0);
+	f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'silent', 'v1', '{x,y}', '{}', 1, 0);
 		UPDATE reconciler.heartbeats SET at = clock_timestamp() - interval '2 seconds'`)
 	a := f.start(f.replica(timing, []string{"x", "y"}))
 	receiveAll(t, a.runs, 2)
@@ -144,5 +144,7 @@ func TestARollingRestartLosesNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return slices.Min(f.shares(young...)) == 2 }, patience, 10*time.Millisecond)
 	require.True(t, value[bool](f, "SELECT bool_and(clean) FROM reconciler.targets"))
 	require.Equal(t, 3, value[int](f, "SELECT count(*) FROM reconciler.instances"))
-	require.True(t, value[bool](f, "SELECT owner IN (SELECT id FROM reconciler.instances) FROM reconciler.leases"))
+	require.Eventually(t, func() bool {
+		return value[bool](f, "SELECT coalesce(owner IN (SELECT id FROM reconciler.instances), false) FROM reconciler.leases")
+	}, patience, 10*time.Millisecond, "the leadership is taken over")
 }

@@ -32,6 +32,9 @@ type slot struct {
 	noticed bool   // that the lease is lost
 	clean   bool   // while releasing: the run has written all its results
 
+	ownedOn int64         // the timeline of the server that said last that this process has the lease; 0: none did
+	ownedAt time.Duration // clock of that
+
 	failures  int           // in a row
 	missed    int           // tries in a row to take it that found it free and did not get it
 	begun     time.Duration // clock when the run began
@@ -94,6 +97,7 @@ func (s *session) begin(live context.Context, sl *slot) context.Context {
 	sl.phase, sl.hold = running, newHold(s.cfg.Clock, s.sentAt+sl.ttl, cancel, s.poke)
 	sl.asked, sl.noticed, sl.clean = false, false, false
 	sl.begun = s.cfg.Clock()
+	sl.ownedOn, sl.ownedAt = s.timeline, sl.begun
 	return ctx
 }
 

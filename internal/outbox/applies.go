@@ -39,14 +39,16 @@ const (
 // unopened returns the applies that are not open by their transactions, if changes of base tables in a page may belong to
 // one. The leader's own rows for such a change have another transaction; the apply must learn of it.
 func (s *Steward) unopened(ctx context.Context, page *Page) (map[uint64]int64, error) {
-	expands := false
+	var xids []uint64
 	for _, e := range page.Events {
-		expands = expands || e.DependencyID != nil && !e.Mark()
+		if e.DependencyID != nil && !e.Mark() && !slices.Contains(xids[max(0, len(xids)-1):], e.Xid) {
+			xids = append(xids, e.Xid)
+		}
 	}
-	if !expands {
+	if len(xids) == 0 {
 		return nil, nil
 	}
-	rows, err := store.New(s.Pool).AppliesUnopened(ctx)
+	rows, err := store.New(s.Pool).AppliesUnopened(ctx, xids)
 	if err != nil {
 		return nil, fmt.Errorf("read which applies are not open: %w", err)
 	}
@@ -64,6 +66,10 @@ type opener struct {
 	term    int64
 	poke    chan struct{}
 	pause   time.Duration // the last one, while applies are in somebody's way
+
+	// What the last look found that is not open, and where the next one begins.
+	known []int64
+	since uint64
 
 	mu   sync.Mutex
 	upto Tick // everything up to here has been expanded
@@ -88,10 +94,12 @@ func (o *opener) turn(ctx context.Context) (time.Duration, error) {
 	if upto.Snapshot == "" {
 		return openLook, nil
 	}
-	ids, err := store.New(o.steward.Pool).AppliesToOpen(ctx, upto.Snapshot)
+	look, err := store.New(o.steward.Pool).AppliesToOpen(ctx, store.AppliesToOpenParams{Snapshot: upto.Snapshot, After: o.since, Known: o.known})
 	if err != nil {
 		return 0, fmt.Errorf("read which applies are to be opened: %w", err)
 	}
+	o.known, o.since = look.Unopened, look.Since
+	ids := look.Ripe
 	began, left := time.Now(), len(ids)
 	for together := len(ids); len(ids) > 0; {
 		o.steward.Loops.Loop(loop.Open, "").Began()
@@ -127,10 +135,11 @@ func (o *opener) turn(ctx context.Context) (time.Duration, error) {
 	return o.pause, nil
 }
 
-// locked reports whether somebody who has not committed yet holds, or has just written, what an apply needs.
+// locked reports whether somebody holds what an apply needs, or has just written or (a target that is forgotten) deleted it.
+// The next try reads anew what there is.
 func locked(err error) bool {
 	code := database.Code(err)
-	return code == "55P03" || code == "23505" || strings.HasPrefix(code, "40")
+	return code == "55P03" || code == "23505" || code == "23503" || strings.HasPrefix(code, "40")
 }
 
 // passes reports whether an error says nothing about the apply: it was taken over, was in somebody's way, or there was no room.

@@ -60,6 +60,7 @@ func TestEndsOfAppliesAreCountedOnce(t *testing.T) {
 	require.Equal(t, "completed", b.text(`SELECT image->>'state' FROM reconciler.outbox WHERE image->>'apply' = '2'`))
 	b.eventually("the end has a revision", b.covered)
 	require.NoError(t, leave())
+	b.latest() // it may have been stopped before it told anybody of it
 	b.exec(`UPDATE reconciler.leases SET term = 2 WHERE name = 'tick'`)
 	require.ErrorContains(t, b.steward().Run(t.Context(), 1, nil), "term 1", "it leads no more, and cannot move the cursor")
 	require.InDelta(t, 1, completed(), 0)

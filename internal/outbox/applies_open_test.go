@@ -63,3 +63,26 @@ func TestAppliesAreOpenedForAWhile(t *testing.T) {
 	require.Equal(t, "2", some("{2,3}", "1 hour"))
 	require.Equal(t, "3", some("{1,2,3}", "1 hour"), "what is open is open")
 }
+
+// An operator forgets a target while the leader opens an apply that names it. The apply opens without that target.
+func TestTargetThatIsForgottenWhileAnApplyIsOpened(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.exec(`CREATE TABLE sites (id int PRIMARY KEY, place text NOT NULL)`)
+	b.exec(`SELECT reconciler.track('site', 'sites', '{id}', 'place')`)
+	b.exec(`INSERT INTO reconciler.targets (name) VALUES ('gone')`)
+	b.exec(`UPDATE reconciler.installation SET rotated_at = '-infinity'`)       // retention empties what it may
+	b.exec(`ALTER FUNCTION reconciler.open_applies SET lock_timeout = '10min'`) // it waits until the person has committed
+	b.exec(`BEGIN; SELECT reconciler.begin_apply('of a site'); INSERT INTO sites VALUES (1, 'gone'); COMMIT`)
+	person := b.begin()
+	b.in(person, `SELECT reconciler.release('gone')`)
+	b.listen()
+	b.lead()
+	b.works(1)
+	b.eventually("the leader waits for the person", func() bool {
+		return b.text(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%open_applies%'`) == "1"
+	})
+	b.commit(person)
+	b.opened(1)
+	require.Equal(t, "completed 0", b.text(`SELECT concat_ws(' ', state, error_message, (SELECT count(*) FROM reconciler.operations)) FROM reconciler.applies`))
+}

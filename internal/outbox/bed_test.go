@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -20,7 +19,7 @@ import (
 
 const (
 	// within is how long a test waits for what must happen.
-	within   = 30 * time.Second
+	within   = 90 * time.Second
 	instance = "00000000-0000-0000-0000-000000000001"
 )
 
@@ -45,7 +44,7 @@ func bedOn(t *testing.T, db *pgtest.DB) *bed {
 	registry := prometheus.NewRegistry()
 	b := &bed{
 		t: t, db: db, url: db.URL, metrics: metrics.New(registry), registry: registry,
-		log:    slog.New(slog.NewTextHandler(testLog{t}, nil)),
+		log:    slog.New(slog.NewTextHandler(newTestLog(t), nil)),
 		dozing: make(chan struct{}, 100), asleep: make(chan struct{}, 100), awake: make(chan struct{}, 100),
 	}
 	b.feed = NewFeed(b.db.Pool, b.metrics)
@@ -56,12 +55,30 @@ func bedOn(t *testing.T, db *pgtest.DB) *bed {
 	return b
 }
 
-type testLog struct{ t *testing.T }
+// testLog keeps what a test's processes logged last, and a test that fails shows it.
+type testLog struct {
+	mu    sync.Mutex
+	lines []string
+}
 
-func (l testLog) Write(line []byte) (int, error) {
-	if os.Getenv("RECONCILER_TEST_DEBUG") != "" {
-		l.t.Log(strings.TrimSuffix(string(line), "\n"))
-	}
+const testLogLines = 50
+
+func newTestLog(t *testing.T) *testLog {
+	l := &testLog{}
+	t.Cleanup(func() {
+		if t.Failed() {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			t.Logf("log:\n%s", strings.Join(l.lines, ""))
+		}
+	})
+	return l
+}
+
+func (l *testLog) Write(line []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines[max(0, len(l.lines)-testLogLines+1):], string(line))
 	return len(line), nil
 }
 
@@ -115,10 +132,14 @@ func (b *bed) eventually(what string, is func() bool) {
 		select {
 		case <-ticker.C:
 		case <-timeout:
-			require.FailNow(b.t, "it did not happen: "+what)
+			require.FailNow(b.t, "it did not happen: "+what, "sessions:\n%s", b.text(sessions))
 		}
 	}
 }
+
+// sessions lists the sessions of the database and what they wait for, for the message of a test that fails.
+const sessions = `SELECT string_agg(concat_ws(' ', pid, state, clock_timestamp() - state_change, wait_event_type, wait_event, 'behind', pg_blocking_pids(pid), left(query, 200)), E'\n' ORDER BY pid)
+	FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()`
 
 // reach waits for a signal.
 func (b *bed) reach(what string, c <-chan struct{}) {

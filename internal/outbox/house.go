@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
@@ -13,6 +15,12 @@ import (
 const (
 	houseEvery  = 30 * time.Second
 	rotateAfter = 5 * time.Minute
+	// forgetAgain is the time until more of many old applies go.
+	forgetAgain = time.Second
+	// ticksKept is for how long every tick is kept, and a little more than the statement has it.
+	ticksKept = 10*time.Minute + time.Second
+	// pastWhole is how often all ticks are looked at, which finds those that are too old altogether.
+	pastWhole = time.Hour
 )
 
 // retain empties parts of the outbox.
@@ -31,13 +39,60 @@ func (s *Steward) retain(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// forget removes old ticks, removed resources and old applies.
-func (s *Steward) forget(ctx context.Context) (time.Duration, error) {
-	err := store.New(s.Pool).Forget(ctx, store.ForgetParams{MaxAge: s.MaxAge, AppliesKept: appliesKept, MostApplies: forgetMost})
-	if err != nil {
-		return 0, fmt.Errorf("forget old revisions, removed resources and old applies: %w", database.Explain(err))
+// forget returns a duty that removes old ticks, removed resources and old applies.
+func (s *Steward) forget() func(context.Context) (time.Duration, error) {
+	var seen past
+	return func(ctx context.Context) (time.Duration, error) {
+		now := time.Now()
+		after, upto := seen.due(now)
+		done, err := store.New(s.Pool).Forget(ctx, store.ForgetParams{After: after, Upto: upto, MaxAge: s.MaxAge, AppliesKept: appliesKept, MostApplies: forgetMost})
+		if err != nil {
+			return 0, fmt.Errorf("forget old revisions, removed resources and old applies: %w", database.Explain(err))
+		}
+		seen.did(now, upto, done.Newest)
+		if done.Applies == forgetMost {
+			return forgetAgain, nil
+		}
+		return houseEvery, nil
 	}
-	return houseEvery, nil
+}
+
+// past remembers which was the newest revision when, so that only those that have grown old since the last look are looked at:
+// where somebody's transaction stays open, all that were forgotten since it began are still to be walked by who looks at all of
+// them. Its zero value knows nothing.
+type past struct {
+	whole time.Time // when all were looked at
+	after int64     // up to here they were looked at since they are old
+	marks []mark    // oldest first
+}
+
+type mark struct {
+	at       time.Time
+	revision int64 // the newest then
+}
+
+// due returns between which revisions to look at a time.
+func (p *past) due(now time.Time) (after, upto int64) {
+	if p.whole.IsZero() || now.Sub(p.whole) >= pastWhole {
+		return -1, math.MaxInt64
+	}
+	upto = p.after
+	for _, m := range p.marks {
+		if now.Sub(m.at) > ticksKept {
+			upto = m.revision
+		}
+	}
+	return p.after, upto
+}
+
+// did says that they were looked at.
+func (p *past) did(now time.Time, upto, newest int64) {
+	if upto == math.MaxInt64 {
+		p.whole = now
+	} else {
+		p.after = upto
+	}
+	p.marks = slices.DeleteFunc(append(p.marks, mark{now, newest}), func(m mark) bool { return m.revision <= p.after })
 }
 
 // markUncaptured returns a duty that has resources looked at as a whole whose triggers may not write the outbox, and once

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -15,7 +16,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
-// blocks is what a plan says about the blocks that its statement touched, functions included, in its first line about any.
+// blocks is what a plan says about the blocks that a node touched, with all below it.
 var blocks = regexp.MustCompile(`Buffers: shared((?: (?:hit|read|dirtied|written)=\d+)+)`)
 
 // path executes what stands on the path of a change, and counts the blocks that each statement touches.
@@ -24,6 +25,8 @@ type path struct {
 	conn    *pgx.Conn
 	queries *store.Queries
 	crew    *desired.Resource
+	gates   desired.Gates // what the last look knew
+	opened  uint64        // where the next look for applies to be opened begins
 	touched int
 	keys    int
 }
@@ -40,19 +43,23 @@ func newPath(b *bed) *path {
 	return p
 }
 
+// count adds the blocks that a statement touched: those of the plan's root, or of a data-modifying CTE, which the root does not
+// include.
 func (p *path) count(plan string) {
-	found := blocks.FindStringSubmatch(plan)
-	if found == nil {
-		return
-	}
-	for part := range strings.FieldsSeq(found[1]) {
-		name, number, _ := strings.Cut(part, "=")
-		n, err := strconv.Atoi(number)
-		require.NoError(p.b.t, err)
-		if name == "hit" || name == "read" {
-			p.touched += n
+	most := 0
+	for _, found := range blocks.FindAllStringSubmatch(plan, -1) {
+		touched := 0
+		for part := range strings.FieldsSeq(found[1]) {
+			name, number, _ := strings.Cut(part, "=")
+			n, err := strconv.Atoi(number)
+			require.NoError(p.b.t, err)
+			if name == "hit" || name == "read" {
+				touched += n
+			}
 		}
+		most = max(most, touched)
 	}
+	p.touched += most
 }
 
 func (p *path) exec(sql string) {
@@ -106,13 +113,55 @@ func (p *path) expand() error {
 // look reads what an owner and wait() read again and again.
 func (p *path) look(at Tick) error {
 	ctx := p.b.t.Context()
-	if _, err := p.queries.TargetSteering(ctx, 1); err != nil {
+	unopened, operations := p.gates.Known()
+	steering, err := p.queries.TargetSteering(ctx, store.TargetSteeringParams{TargetID: 1, Since: p.gates.Since, Unopened: unopened, Operations: operations})
+	if err != nil {
 		return err
 	}
+	p.gates = desired.NewGates(steering.Since, steering.Unopened, steering.Operations)
 	if _, err := p.queries.TargetLoad(ctx, 1); err != nil {
 		return err
 	}
-	_, err := p.queries.CursorPassed(ctx, store.CursorPassedParams{TargetID: 1, Revision: at.Revision})
+	if _, err := p.queries.LedgerDue(ctx, store.LedgerDueParams{TargetID: 1, MaxRows: 10, Back: new(60.)}); err != nil {
+		return err
+	}
+	_, err = p.queries.CursorPassed(ctx, store.CursorPassedParams{TargetID: 1, Revision: at.Revision})
+	return err
+}
+
+// turn asks what is to be done in applies, and for which objects that is not known yet.
+func (p *path) turn() error {
+	ctx := p.b.t.Context()
+	unopened, operations := p.gates.Known()
+	if _, err := p.queries.TargetsWithTurn(ctx, store.TargetsWithTurnParams{Owner: instance, Since: p.gates.Since, Known: operations}); err != nil {
+		return err
+	}
+	if _, err := p.queries.OperationsClaim(ctx, store.OperationsClaimParams{TargetID: 1, Owner: instance, Term: 1, Since: p.gates.Since, Known: operations}); err != nil {
+		return err
+	}
+	_, err := p.queries.UnopenedKeys(ctx, store.UnopenedKeysParams{ResourceID: 1, Since: p.gates.Since, Known: unopened})
+	return err
+}
+
+// open looks for applies that are to be opened.
+func (p *path) open(at Tick) error {
+	row, err := p.queries.AppliesToOpen(p.b.t.Context(), store.AppliesToOpenParams{Snapshot: at.Snapshot, After: p.opened, Known: []int64{}})
+	p.opened = row.Since
+	return err
+}
+
+// read reads an object and its gate.
+func (p *path) read() error {
+	_, err := p.crew.ReadKnowing(p.b.t.Context(), p.conn, "eu", 1, []string{"m1"}, p.gates)
+	return err
+}
+
+// forget looks at the ticks that have grown old, and at the parts of the outbox.
+func (p *path) forget(at Tick) error {
+	if _, err := p.queries.Forget(p.b.t.Context(), store.ForgetParams{After: at.Revision - 20, Upto: at.Revision - 10, MaxAge: day, AppliesKept: day}); err != nil {
+		return err
+	}
+	_, err := p.queries.OutboxRetain(p.b.t.Context(), store.OutboxRetainParams{MaxAge: day, MaxRows: 1_000_000, RotateAfter: time.Hour})
 	return err
 }
 
@@ -133,6 +182,10 @@ func (p *path) blocks() map[string]int {
 			{"leader's cursor", func() error { return p.lead(at) }},
 			{"expansion", p.expand},
 			{"look", func() error { return p.look(at) }},
+			{"turn", p.turn},
+			{"opening", func() error { return p.open(at) }},
+			{"read", p.read},
+			{"housekeeping", func() error { return p.forget(at) }},
 		} {
 			p.touched = 0
 			require.NoError(t, step.do(), step.name)
@@ -180,6 +233,15 @@ func TestF94_ChangesCostTheSameHoweverOldASnapshotIs(t *testing.T) {
 	for range rounds {
 		round()
 	}
+	// Hours of revisions that have grown old since.
+	p.exec(`INSERT INTO reconciler.ticks (revision, snapshot, at) SELECT -i, pg_current_snapshot(), clock_timestamp() - interval '1 hour' FROM generate_series(1, 50000) AS i`)
+	p.exec(`DELETE FROM reconciler.ticks WHERE revision < 0`)
+	// Thousands of applies that have ended since.
+	p.exec(`INSERT INTO reconciler.applies (epoch, xid, xids, title, on_failure, strategy, soak, attempts, labels)
+		SELECT 1, i::text::xid8, '{}', 'one of many', 'halt', 'rolling', '0', 1, '{}' FROM generate_series(1, 2000) AS i`)
+	p.exec(`INSERT INTO reconciler.operations (apply_id, target_id, target, budget, xid) SELECT id, 1, 'eu', 1, xid FROM reconciler.applies`)
+	p.exec(`UPDATE reconciler.operations SET state = 'completed', completed_at = now(), done = true`)
+	p.exec(`UPDATE reconciler.applies SET state = 'completed', opened_at = now(), completed_at = now()`)
 	old := p.blocks()
 	t.Logf("blocks after 50 rounds: %v; after %d: %v", young, rounds, old)
 	for name, n := range old {

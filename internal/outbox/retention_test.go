@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -116,6 +117,34 @@ func TestConsumerWithinRetentionCatchesUp(t *testing.T) {
 	b.retain(day, 1_000_000)
 	b.retain(day, 1_000_000)
 	require.Equal(t, "0", b.rows())
+}
+
+// Changes of an apply that somebody holds stay until they are its operations and tasks, though every consumer has read them. Where the
+// outbox must not grow any more they go, and the apply fails and says so.
+func TestRetentionKeepsWhatAppliesAreToBeOpenedFrom(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	released := func() {
+		b.exec(`BEGIN; SELECT reconciler.begin_apply('of an app'); INSERT INTO apps VALUES (gen_random_uuid(), 'eu'); COMMIT`)
+		b.consumer("eu", b.tick())
+	}
+	open := func(id int) {
+		require.Equal(t, "true", b.text(`SELECT reconciler.open_apply($1, 1, $2::int, 1, 1000)::text`, instance, id))
+	}
+	b.exec(`INSERT INTO reconciler.targets (name) VALUES ('eu')`)
+	released()
+	require.Equal(t, []string{"moved on to outbox_1"}, b.retain(day, 1_000_000))
+	require.Empty(t, b.retain(day, 1_000_000))
+	open(1)
+	require.Equal(t, []string{"emptied reconciler.outbox_0: everybody has read it"}, b.retain(day, 1_000_000))
+	require.Equal(t, "1", b.text(`SELECT count(*)::text FROM reconciler.tasks`))
+
+	released()
+	require.Equal(t, []string{"moved on to outbox_2"}, b.retain(day, 1_000_000))
+	require.Equal(t, []string{"emptied reconciler.outbox_1: the outbox was longer than 0 rows"}, b.retain(day, 0))
+	open(2)
+	require.Equal(t, "failed: it could not be opened, and its changes are applied as if there was none: the outbox was emptied, as it had grown too long or too old, before its changes were read",
+		b.text(`SELECT state || ': ' || error_message FROM reconciler.applies WHERE id = 2`))
 }
 
 // Whoever nobody knew of is told when rows that he has not read are gone; whoever has read them reads on, wherever he stands.
@@ -275,17 +304,48 @@ func TestOldTicksAreForgotten(t *testing.T) {
 	b.exec(`DELETE FROM reconciler.ticks`)
 	b.exec(`INSERT INTO reconciler.ticks (revision, snapshot, at)
 		SELECT i, pg_current_snapshot(), date_trunc('minute', clock_timestamp()) - interval '2 hours' + i * interval '10 seconds' FROM generate_series(1, 720) AS i`)
-	forget := func() {
-		require.NoError(t, store.New(b.db.Pool).Forget(t.Context(), store.ForgetParams{MaxAge: time.Hour, AppliesKept: time.Hour}))
+	forget := func(after, upto int64) {
+		done, err := store.New(b.db.Pool).Forget(t.Context(), store.ForgetParams{After: after, Upto: upto, MaxAge: time.Hour, AppliesKept: time.Hour})
+		require.NoError(t, err)
+		require.Equal(t, store.ForgetRow{Newest: 720}, done)
 	}
-	forget()
+	forget(100, 120)
+	require.Equal(t, "100 121 700", b.text(`SELECT concat_ws(' ', max(revision) FILTER (WHERE revision < 110), min(revision) FILTER (WHERE revision > 110), count(*)) FROM reconciler.ticks`))
+	forget(-1, math.MaxInt64)
 	require.Equal(t, "720", b.text(`SELECT max(revision)::text FROM reconciler.ticks`))
 	require.Equal(t, "0", b.text(`SELECT count(*)::text FROM reconciler.ticks WHERE at < clock_timestamp() - interval '1 hour 1 second'`))
 	require.Equal(t, "1", b.text(`SELECT max(n)::text FROM (SELECT count(*) AS n FROM reconciler.ticks WHERE at < clock_timestamp() - interval '11 minutes' GROUP BY date_trunc('minute', at)) AS per_minute`))
 	require.Equal(t, "6", b.text(`SELECT max(n)::text FROM (SELECT count(*) AS n FROM reconciler.ticks WHERE at > clock_timestamp() - interval '9 minutes' GROUP BY date_trunc('minute', at)) AS per_minute`))
 	b.age("10 days")
-	forget()
+	forget(-1, math.MaxInt64)
 	require.Equal(t, "720", b.text(`SELECT string_agg(revision::text, ' ') FROM reconciler.ticks`))
+}
+
+// All ticks are looked at first and every hour; between these, those that have grown old since the last look.
+func TestOldTicksAreLookedAtOnce(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	var seen past
+	look := func(minutes float64, newest int64) (after, upto int64) {
+		now := start.Add(time.Duration(minutes * float64(time.Minute)))
+		after, upto = seen.due(now)
+		seen.did(now, upto, newest)
+		return after, upto
+	}
+	type span struct{ after, upto int64 }
+	var spans []span
+	for minute := range 75 {
+		after, upto := look(float64(minute), int64(100*(minute+1)))
+		spans = append(spans, span{after, upto})
+	}
+	all := span{-1, math.MaxInt64}
+	require.Equal(t, all, spans[0])
+	require.Equal(t, span{0, 0}, spans[10], "the first is not old enough")
+	require.Equal(t, []span{{0, 100}, {100, 200}, {200, 300}}, spans[11:14])
+	require.Equal(t, all, spans[60])
+	require.Equal(t, []span{{4900, 5100}, {5100, 5200}}, spans[61:63])
+	require.Len(t, seen.marks, 11)
+	require.Equal(t, mark{start.Add(74 * time.Minute), 7500}, seen.marks[10])
 }
 
 // I1, I8: parts are emptied and turned as fast as can be while writers write and a consumer reads. Nobody fails, and every

@@ -60,7 +60,7 @@ func (s *Steward) Run(ctx context.Context, term int64, ready <-chan struct{}) er
 	s.marked, s.loaded = false, false
 	s.stored, s.piece = false, pieceFirst
 	s.names = &registrar{steward: s, known: map[string]bool{}, refused: map[string]bool{}}
-	s.opener = &opener{steward: s, term: term, poke: make(chan struct{}, 1)}
+	s.opener = &opener{steward: s, term: term, known: []int64{}, poke: make(chan struct{}, 1)}
 	s.misfits = newMisfits(s)
 	mender := &mender{steward: s, told: map[string]bool{}, tries: map[string]try{}}
 	group, ctx := errgroup.WithContext(ctx)
@@ -69,7 +69,7 @@ func (s *Steward) Run(ctx context.Context, term int64, ready <-chan struct{}) er
 		{name: loop.Open, turn: s.opener.turn, wake: s.opener.poke, after: ready},
 		{name: loop.Register, turn: s.names.turn},
 		{name: loop.Retain, turn: s.retain},
-		{name: loop.Forget, turn: s.forget},
+		{name: loop.Forget, turn: s.forget()},
 		{name: loop.Mend, turn: mender.turn},
 		{name: loop.Uncaptured, turn: s.markUncaptured()},
 		{name: loop.Misfits, turn: s.misfits.turn, wake: s.misfits.poke, after: ready},

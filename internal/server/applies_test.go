@@ -124,12 +124,20 @@ func TestApplyThatIsNotOpenHoldsWhatItChanged(t *testing.T) {
 	t.Parallel()
 	w, asia, eu, us := regions(t)
 	w.startRegions(asia, eu, us)
-	w.db.Exec(t, `CREATE TABLE held (); CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
-		$$ BEGIN IF to_regclass('public.held') IS NOT NULL THEN RAISE 'held' USING ERRCODE = 'lock_not_available'; END IF; RETURN new; END $$;
+	w.db.Exec(t, `CREATE TABLE held (); CREATE SEQUENCE tries; CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
+		$$ BEGIN IF to_regclass('public.held') IS NOT NULL THEN PERFORM nextval('public.tries'); RAISE 'held' USING ERRCODE = 'lock_not_available'; END IF; RETURN new; END $$;
 		CREATE TRIGGER hold BEFORE INSERT ON reconciler.operations FOR EACH ROW EXECUTE FUNCTION hold()`)
 	w.apply(`'release 2', strategy => 'waves', waves => '[["us"]]'`, `UPDATE apps SET image = 'v2'`)
 	w.db.Exec(t, `INSERT INTO apps VALUES (4, 'asia', 'v1')`)
-	asia.eventually(t, map[string]string{"app/1": `["v1", null]`, "app/4": `["v1", null]`})
+	both := map[string]string{"app/1": `["v1", null]`, "app/4": `["v1", null]`}
+	asia.eventually(t, both)
+	tried := w.text(`SELECT last_value::text FROM tries`)
+	w.eventually("the leader has tried again and again", func() bool {
+		return w.text(`SELECT (last_value > $1::bigint + 10)::text FROM tries`, tried) == "true"
+	})
+	asia.eventually(t, both)
+	_, calls, _ := asia.snapshot()
+	require.Len(t, calls, 2, "app/1 waits")
 	require.Equal(t, "pending", w.text(`SELECT state FROM reconciler.applies WHERE opened_at IS NULL`))
 	w.db.Exec(t, `DROP TABLE held`)
 	asia.eventually(t, map[string]string{"app/1": `["v2", null]`, "app/4": `["v1", null]`})
@@ -197,8 +205,9 @@ func TestApplyGoesOnWithTheNextOwner(t *testing.T) {
 	w.settled("1", `SELECT attempts::text FROM reconciler.apply_tasks WHERE target = 'eu'`)
 
 	eu.set(nil)
+	first := w.text(`SELECT term::text FROM reconciler.operations WHERE target = 'eu'`)
 	w.db.Exec(t, `UPDATE reconciler.targets SET owner = NULL, clean = false WHERE name = 'eu'`)
-	w.settled("2", `SELECT term::text FROM reconciler.operations WHERE target = 'eu'`)
+	w.settled("1", `SELECT (term - `+first+`)::text FROM reconciler.operations WHERE target = 'eu'`)
 	w.db.Exec(t, `SELECT reconciler.retry('eu')`) // its next attempt is in an hour, whoever owns the target
 	w.settled("completed", `SELECT state FROM reconciler.applies`)
 	require.Equal(t, "1 1 1", w.text(`SELECT string_agg(claims::text, ' ' ORDER BY target) FROM reconciler.apply_targets`))

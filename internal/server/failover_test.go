@@ -109,6 +109,43 @@ func TestF88_OldPrimaryThatComesBackIsRefused(t *testing.T) {
 	require.Equal(t, "0", textOf(t, p.before, `SELECT epoch::text FROM reconciler.installation`), "the old primary was left alone")
 }
 
+// I1, I3: a process starts while only the old primary is reachable, and applies its rows. When it moves to the new primary, which was
+// adopted long before, those changes are repaired without any new write.
+func TestF88_WhatAnOldPrimaryChangedIsRepaired(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	url := pgtest.URLs(p.before.Name, p.promoted, p.old)
+	first := p.startWith(urls(url, url, nil), named("eu", listing{p.eu}))
+	p.has("v1")
+	p.promoted.AwaitReplay(t, p.old)
+	p.old.StopImmediate(t)
+	p.failOverDead()
+	p.set("v2")
+	p.has("v2")
+	onNew := p.after.Conn(t)
+	p.eventually("all is settled", func() (settled bool) {
+		require.NoError(t, onNew.QueryRow(t.Context(), `SELECT count(*) = 0 FROM reconciler.sync_runs WHERE state IN ('requested', 'running')`).Scan(&settled))
+		return settled
+	})
+	require.Empty(t, p.logged("old_primary_left"), "the old primary did nothing after the new one had begun")
+	first.stop(t)
+
+	p.promoted.StopImmediate(t)
+	p.old.Start(t)
+	second := p.startWith(urls(url, url, nil), named("eu", listing{p.eu}))
+	onOld := p.before.Conn(t)
+	_, err := onOld.Exec(t.Context(), `UPDATE apps SET image = 'lost'; INSERT INTO apps VALUES (4, 'eu', 'lost')`)
+	require.NoError(t, err)
+	p.eu.eventually(t, map[string]string{"app/1": `"lost"`, "app/2": `"lost"`, "app/3": `"lost"`, "app/4": `"lost"`})
+
+	p.promoted.Start(t)
+	_, err = onOld.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
+	require.NoError(t, err)
+	p.has("v2")
+	require.Contains(t, p.logged("old_primary_left")[0], "they were changed by its rows")
+	second.stop(t)
+}
+
 // failOverDead is failOver when the old primary has stopped.
 func (p *pair) failOverDead() {
 	p.t.Helper()

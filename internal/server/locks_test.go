@@ -87,9 +87,9 @@ func TestF24_OpenSetNotifyStopsNobody(t *testing.T) {
 	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
 	eu.eventually(t, map[string]string{"app/1": `"v2"`})
 	// Housekeeping goes on, too: what everybody has read is emptied.
-	w.db.Exec(t, `UPDATE reconciler.installation SET rotated_at = '2000-01-01'`)
+	w.db.Exec(t, `SET lock_timeout = '5s'; UPDATE reconciler.installation SET rotated_at = '2000-01-01'; RESET lock_timeout`)
 	w.eventually("the outbox is emptied", func() bool {
-		w.db.Exec(t, `SET lock_timeout = '1s'; SELECT reconciler.retain('1 day', 1000, '1 hour'); RESET lock_timeout`)
+		w.db.Exec(t, `SET lock_timeout = '5s'; SELECT reconciler.retain('1 day', 1000, '1 hour'); RESET lock_timeout`)
 		return w.text(`SELECT count(*)::text FROM reconciler.outbox`) == "0"
 	})
 	require.Zero(t, w.series("loop_failing"))

@@ -208,7 +208,20 @@ func (s *Server) urls() []string {
 	return slices.Compact([]string{s.opts.Config.DirectURL.Reveal(), s.opts.Config.DatabaseURL.Reveal()})
 }
 
+// hangUpAfter is how long a stopping process waits for its connections to close before it cuts them.
+const hangUpAfter = 2 * time.Second
+
 func (s *Server) closePools() {
+	told := make(chan struct{})
+	hangUp := time.AfterFunc(hangUpAfter, func() {
+		defer close(told)
+		s.log.Warn("connections_given_up", "connections", s.fleet.End(), "effect", "the server did not answer when they were closed; it ends what they asked in time")
+	})
+	defer func() {
+		if !hangUp.Stop() {
+			<-told
+		}
+	}()
 	for _, pool := range []*pgxpool.Pool{s.direct, s.beats, s.work, s.rows} {
 		if pool != nil {
 			pool.Close() // more than once does nothing
@@ -264,7 +277,7 @@ func (s *Server) assemble() {
 	s.leases = lease.New(lease.Config{
 		Pool: s.beats, Instance: s.instance, Name: s.name, Version: s.opts.Version, Targets: targets, Logger: s.log,
 		RunTarget: s.runTarget, RunLeader: s.runLeader, Control: s.listener.Subscribe(outbox.ChannelControl),
-		Loops: s.loops, Silent: s.fleet.Suspect,
+		Loops: s.loops, Silent: s.fleet.Suspect, Timeline: func() int64 { return s.fleet.Known().Timeline },
 	})
 }
 

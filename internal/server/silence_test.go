@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -195,6 +196,25 @@ func TestF93_PausedPoolerIsSeen(t *testing.T) {
 	w.eventually("all is well", func() bool {
 		return w.ready() == "200 ok" && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
 	})
+}
+
+// Nothing that a pooler keeps waiting keeps a process from ending: with it ends what it asked, and what it waits for to connect.
+func TestF93_ProcessEndsWhileThePoolerIsPaused(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	pooler := w.db.Pooler(t, pgtest.PoolerAdmin)
+	eu := newPlace()
+	p := w.startWith(func(c *config.Config) {
+		c.ShutdownTimeout, c.DatabaseURL = 100*time.Millisecond, config.NewURL(pooler.URL)
+	}, named("eu", eu))
+	w.wait()
+	pooler.Pause(t)
+	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	w.eventually("it waits for the pooler", func() bool { return len(w.logged("msg=loop_failing loop=pool_work ")) > 0 })
+	p.cancel()
+	require.ErrorContains(t, <-p.done, "draining took longer than shutdown_timeout")
+	require.Len(t, w.logged("msg=connections_given_up "), 1)
 }
 
 var listening = regexp.MustCompile(`key=listen address=(\S+)`)

@@ -11,6 +11,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/apply"
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
@@ -152,7 +153,8 @@ func (s *Server) watchTurns(ctx context.Context) error {
 		case <-turn:
 		case <-again:
 		}
-		rows, err := store.New(s.work).TargetsWithTurn(ctx, s.instance)
+		since, known := s.knownGates()
+		rows, err := store.New(s.work).TargetsWithTurn(ctx, store.TargetsWithTurnParams{Owner: s.instance, Since: since, Known: known})
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -163,6 +165,24 @@ func (s *Server) watchTurns(ctx context.Context) error {
 		}
 		s.tellTurns(rows, err != nil) // then every target asks by itself
 	}
+}
+
+// knownGates returns what all owners know of the operations of applies: since when, and which there were.
+func (s *Server) knownGates() (since uint64, operations []int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	operations = []int64{}
+	for _, owner := range s.owners {
+		known := owner.Gates()
+		if known.Since == 0 || len(operations)+len(known.Operations) > desired.GatesMost {
+			return 0, []int64{}
+		}
+		if since == 0 || known.Since < since {
+			since = known.Since
+		}
+		operations = append(operations, known.Operations...)
+	}
+	return since, operations
 }
 
 // tellTurns tells those owners whose targets are named; all: every one, since nobody knows.

@@ -38,29 +38,34 @@ func (q *Queries) AppliesOpen(ctx context.Context, arg AppliesOpenParams) (int32
 	return opened, err
 }
 
-const appliesToOpen = `-- name: AppliesToOpen :many
-SELECT id FROM reconciler.applies WHERE opened_at IS NULL AND pg_visible_in_snapshot(xid, $1::text::pg_snapshot) ORDER BY opened_seq > 0 DESC, id
+const appliesToOpen = `-- name: AppliesToOpen :one
+SELECT coalesce(array_agg(a.id), '{}')::bigint[] AS unopened,
+    coalesce(array_agg(a.id ORDER BY a.opened_seq > 0 DESC, a.id) FILTER (WHERE pg_visible_in_snapshot(a.xid, $1::text::pg_snapshot)), '{}')::bigint[] AS ripe,
+    pg_snapshot_xmin(pg_current_snapshot())::xid8 AS since
+FROM ((SELECT n.id, n.epoch, n.xid, n.xids, n.title, n.on_failure, n.strategy, n.waves, n.soak, n.attempts, n.labels, n.automatic, n.reapply, n.state, n.wish, n.released, n.version, n.created_by, n.created_at, n.opened_xid, n.opened_seq, n.opened_at, n.started_at, n.resumed_at, n.completed_at, n.error_message FROM reconciler.applies n WHERE n.opened_at IS NULL AND n.xid >= $2::xid8 ORDER BY n.xid)
+      UNION ALL SELECT l.id, l.epoch, l.xid, l.xids, l.title, l.on_failure, l.strategy, l.waves, l.soak, l.attempts, l.labels, l.automatic, l.reapply, l.state, l.wish, l.released, l.version, l.created_by, l.created_at, l.opened_xid, l.opened_seq, l.opened_at, l.started_at, l.resumed_at, l.completed_at, l.error_message FROM unnest($3::bigint[]) AS k CROSS JOIN LATERAL (SELECT id, epoch, xid, xids, title, on_failure, strategy, waves, soak, attempts, labels, automatic, reapply, state, wish, released, version, created_by, created_at, opened_xid, opened_seq, opened_at, started_at, resumed_at, completed_at, error_message FROM reconciler.applies x WHERE x.id = k LIMIT 1) AS l
+          WHERE l.opened_at IS NULL AND l.xid < $2::xid8) AS a
 `
 
-// Those of them whose changes are all before a snapshot.
-func (q *Queries) AppliesToOpen(ctx context.Context, snapshot string) ([]int64, error) {
-	rows, err := q.db.Query(ctx, appliesToOpen, snapshot)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []int64
-	for rows.Next() {
-		var id int64
-		if err := rows.Scan(&id); err != nil {
-			return nil, err
-		}
-		items = append(items, id)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
+type AppliesToOpenParams struct {
+	Snapshot string
+	After    uint64
+	Known    []int64
+}
+
+type AppliesToOpenRow struct {
+	Unopened []int64
+	Ripe     []int64
+	Since    uint64
+}
+
+// The applies whose tasks are not written down yet; of these the ones whose changes are all before a snapshot, first those that
+// were begun to be; and where the next look may begin, see unopened_applies().
+func (q *Queries) AppliesToOpen(ctx context.Context, arg AppliesToOpenParams) (AppliesToOpenRow, error) {
+	row := q.db.QueryRow(ctx, appliesToOpen, arg.Snapshot, arg.After, arg.Known)
+	var i AppliesToOpenRow
+	err := row.Scan(&i.Unopened, &i.Ripe, &i.Since)
+	return i, err
 }
 
 const appliesUnderWay = `-- name: AppliesUnderWay :many
@@ -94,7 +99,7 @@ func (q *Queries) AppliesUnderWay(ctx context.Context) ([]AppliesUnderWayRow, er
 }
 
 const appliesUnopened = `-- name: AppliesUnopened :many
-SELECT id, xid FROM reconciler.applies WHERE opened_at IS NULL ORDER BY opened_seq > 0 DESC, id
+SELECT id, xid FROM reconciler.applies WHERE opened_at IS NULL AND xid = ANY ($1::xid8[])
 `
 
 type AppliesUnopenedRow struct {
@@ -102,9 +107,9 @@ type AppliesUnopenedRow struct {
 	Xid uint64
 }
 
-// Applies whose tasks are not written down yet, those first that were begun to be.
-func (q *Queries) AppliesUnopened(ctx context.Context) ([]AppliesUnopenedRow, error) {
-	rows, err := q.db.Query(ctx, appliesUnopened)
+// Those of these transactions that began an apply whose tasks are not written down yet.
+func (q *Queries) AppliesUnopened(ctx context.Context, xids []uint64) ([]AppliesUnopenedRow, error) {
+	rows, err := q.db.Query(ctx, appliesUnopened, xids)
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +281,8 @@ func (q *Queries) ApplyTargetLines(ctx context.Context, arg ApplyTargetLinesPara
 
 const operationsClaim = `-- name: OperationsClaim :one
 SELECT c.operation_ids::bigint[] AS operation_ids, c.stopping_ids::bigint[] AS stopping_ids, c.again::float8 AS again, c.busy::boolean AS busy
-FROM reconciler.claim_operations($1::int, $2::uuid, $3::bigint, $4::interval) AS c
+FROM reconciler.claim_operations($1::int, $2::uuid, $3::bigint, $4::interval,
+    $5::xid8, $6::bigint[]) AS c
 `
 
 type OperationsClaimParams struct {
@@ -284,6 +290,8 @@ type OperationsClaimParams struct {
 	Owner    string
 	Term     int64
 	Patience time.Duration
+	Since    uint64
+	Known    []int64
 }
 
 type OperationsClaimRow struct {
@@ -299,6 +307,8 @@ func (q *Queries) OperationsClaim(ctx context.Context, arg OperationsClaimParams
 		arg.Owner,
 		arg.Term,
 		arg.Patience,
+		arg.Since,
+		arg.Known,
 	)
 	var i OperationsClaimRow
 	err := row.Scan(
@@ -332,8 +342,14 @@ func (q *Queries) StopsConfirm(ctx context.Context, arg StopsConfirmParams) erro
 }
 
 const targetsWithTurn = `-- name: TargetsWithTurn :many
-SELECT t.target_id::int AS target_id, t.turn::boolean AS turn, t.health::boolean AS health FROM reconciler.turns($1::uuid) AS t
+SELECT t.target_id::int AS target_id, t.turn::boolean AS turn, t.health::boolean AS health FROM reconciler.turns($1::uuid, $2::xid8, $3::bigint[]) AS t
 `
+
+type TargetsWithTurnParams struct {
+	Owner string
+	Since uint64
+	Known []int64
+}
 
 type TargetsWithTurnRow struct {
 	TargetID int32
@@ -341,8 +357,8 @@ type TargetsWithTurnRow struct {
 	Health   bool
 }
 
-func (q *Queries) TargetsWithTurn(ctx context.Context, owner string) ([]TargetsWithTurnRow, error) {
-	rows, err := q.db.Query(ctx, targetsWithTurn, owner)
+func (q *Queries) TargetsWithTurn(ctx context.Context, arg TargetsWithTurnParams) ([]TargetsWithTurnRow, error) {
+	rows, err := q.db.Query(ctx, targetsWithTurn, arg.Owner, arg.Since, arg.Known)
 	if err != nil {
 		return nil, err
 	}
@@ -408,8 +424,15 @@ func (q *Queries) TasksPage(ctx context.Context, arg TasksPageParams) ([]TasksPa
 }
 
 const unopenedKeys = `-- name: UnopenedKeys :one
-SELECT (u.keys IS NULL)::boolean AS everything, coalesce(u.keys, '{}')::text[] AS keys FROM (SELECT reconciler.unopened_keys($1::int) AS keys OFFSET 0) AS u
+SELECT (u.keys IS NULL)::boolean AS everything, coalesce(u.keys, '{}')::text[] AS keys FROM (
+    SELECT reconciler.unopened_keys($1::int, reconciler.unopened_applies($2::xid8, $3::bigint[])) AS keys OFFSET 0) AS u
 `
+
+type UnopenedKeysParams struct {
+	ResourceID int32
+	Since      uint64
+	Known      []int64
+}
 
 type UnopenedKeysRow struct {
 	Everything bool
@@ -417,8 +440,8 @@ type UnopenedKeysRow struct {
 }
 
 // Objects of a resource that applies have changed which are not open yet; or everything, perhaps.
-func (q *Queries) UnopenedKeys(ctx context.Context, resourceID int32) (UnopenedKeysRow, error) {
-	row := q.db.QueryRow(ctx, unopenedKeys, resourceID)
+func (q *Queries) UnopenedKeys(ctx context.Context, arg UnopenedKeysParams) (UnopenedKeysRow, error) {
+	row := q.db.QueryRow(ctx, unopenedKeys, arg.ResourceID, arg.Since, arg.Known)
 	var i UnopenedKeysRow
 	err := row.Scan(&i.Everything, &i.Keys)
 	return i, err

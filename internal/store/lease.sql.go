@@ -180,14 +180,14 @@ func (q *Queries) LeaderRelease(ctx context.Context, arg LeaderReleaseParams) ([
 const leaseHeartbeat = `-- name: LeaseHeartbeat :many
 WITH sent AS MATERIALIZED (
     SELECT reconciler.beat($1::uuid, $2::text, $3::text, $4::text[],
-                           $5::bigint, $6::bigint)::text AS done
+                           $5::text[], $6::bigint, $7::bigint)::text AS done
 )
 SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
        '0'::interval AS ttl, 0::bigint AS beat, clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
 FROM sent
 UNION ALL
 SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}'
-FROM reconciler.targets t WHERE t.configured OR t.name = ANY ($7::text[])
+FROM reconciler.targets t WHERE t.configured OR t.name = ANY ($8::text[])
 UNION ALL
 SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, true, l.lease_ttl, 0, 'epoch', '{}'
 FROM reconciler.leases l WHERE l.name = 'tick'
@@ -201,6 +201,7 @@ type LeaseHeartbeatParams struct {
 	InstanceName string
 	Version      string
 	Listed       []string
+	Options      []string
 	Beat         int64
 	Answered     int64
 	Names        []string
@@ -227,6 +228,7 @@ func (q *Queries) LeaseHeartbeat(ctx context.Context, arg LeaseHeartbeatParams) 
 		arg.InstanceName,
 		arg.Version,
 		arg.Listed,
+		arg.Options,
 		arg.Beat,
 		arg.Answered,
 		arg.Names,
@@ -286,7 +288,7 @@ WITH asked AS (
     FOR NO KEY UPDATE OF t SKIP LOCKED
 ), taken AS (
     UPDATE reconciler.targets t
-    SET owner = $7::uuid, term = t.term + 1, lease_ttl = l.ttl,
+    SET owner = $7::uuid, term = CASE WHEN (reconciler.cursor_of(t.id)).revision IS NULL THEN reconciler.fresh_term(t.term) ELSE t.term + 1 END, lease_ttl = l.ttl,
         clean = t.clean AND t.owner IS NULL, options_fingerprint = l.fingerprint
     FROM locked l WHERE t.id = l.id
     RETURNING t.id, t.name, t.term, t.clean, coalesce(l.before <> l.fingerprint, false) AS changed
@@ -320,7 +322,7 @@ type TargetsAcquireRow struct {
 }
 
 // Takes the targets that nobody owns, that this process itself owned in an earlier run, and those whose lease has expired:
-// the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
+// the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term, one that begins anew a fresh one. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
 // a verifying sync; it is asked for here, so that a crash right after this does not forget it.
 func (q *Queries) TargetsAcquire(ctx context.Context, arg TargetsAcquireParams) ([]TargetsAcquireRow, error) {
 	rows, err := q.db.Query(ctx, targetsAcquire,
@@ -537,6 +539,23 @@ func (q *Queries) TargetsRelease(ctx context.Context, arg TargetsReleaseParams) 
 		return nil, err
 	}
 	return items, nil
+}
+
+const targetsResyncAfterOldPrimary = `-- name: TargetsResyncAfterOldPrimary :one
+SELECT reconciler.resync_after_old_primary($1::text[], $2::interval[])::text[] AS targets
+`
+
+type TargetsResyncAfterOldPrimaryParams struct {
+	Targets []string
+	Ages    []time.Duration
+}
+
+// Targets that this process owned on a server with an earlier timeline, last so long ago each.
+func (q *Queries) TargetsResyncAfterOldPrimary(ctx context.Context, arg TargetsResyncAfterOldPrimaryParams) ([]string, error) {
+	row := q.db.QueryRow(ctx, targetsResyncAfterOldPrimary, arg.Targets, arg.Ages)
+	var targets []string
+	err := row.Scan(&targets)
+	return targets, err
 }
 
 const targetsUnconfigure = `-- name: TargetsUnconfigure :many

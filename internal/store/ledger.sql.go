@@ -81,9 +81,10 @@ func (q *Queries) Home(ctx context.Context) (HomeRow, error) {
 }
 
 const ledgerDue = `-- name: LedgerDue :many
-(SELECT resource_id, key, 0::float8 AS seconds FROM reconciler.ledger
+(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds FROM reconciler.ledger
 WHERE target_id = $1::int AND state IN ('pending', 'failing') AND next_attempt_at <= statement_timestamp()
-ORDER BY next_attempt_at LIMIT $2::int)
+    AND next_attempt_at >= coalesce(statement_timestamp() - make_interval(secs => $2::float8), '-infinity')
+ORDER BY next_attempt_at LIMIT $3::int)
 UNION ALL
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 FROM reconciler.ledger
 WHERE target_id = $1::int AND state IN ('pending', 'failing') AND next_attempt_at > statement_timestamp()
@@ -92,6 +93,7 @@ ORDER BY next_attempt_at LIMIT 1)
 
 type LedgerDueParams struct {
 	TargetID int32
+	Back     *float64
 	MaxRows  int32
 }
 
@@ -101,10 +103,11 @@ type LedgerDueRow struct {
 	Seconds    float64
 }
 
-// What is due, oldest first, and the object that is due next, which alone has seconds until then. Both are of one moment:
-// nothing becomes due between two looks and waits for the one after.
+// What is due, oldest first, and the object that is due next, which alone has seconds until then; the others have seconds since.
+// All are of one moment: nothing becomes due between two looks and waits for the one after. What has been due for longer than so
+// many seconds is not looked at: there lie the entries of all attempts since somebody's transaction began, to be walked one by one.
 func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerDueRow, error) {
-	rows, err := q.db.Query(ctx, ledgerDue, arg.TargetID, arg.MaxRows)
+	rows, err := q.db.Query(ctx, ledgerDue, arg.TargetID, arg.Back, arg.MaxRows)
 	if err != nil {
 		return nil, err
 	}
@@ -592,12 +595,22 @@ func (q *Queries) TargetLoad(ctx context.Context, id int32) (TargetLoadRow, erro
 
 const targetSteering = `-- name: TargetSteering :one
 SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
-    EXISTS (SELECT FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done)::boolean AS applies,
+    pg_snapshot_xmin(pg_current_snapshot())::xid8 AS since, reconciler.unopened_applies($1::xid8, $2::bigint[])::bigint[] AS unopened,
+    ARRAY((SELECT o.id FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done AND o.xid >= $1::xid8 ORDER BY o.xid)
+          UNION SELECT p.id FROM unnest($3::bigint[]) AS k CROSS JOIN LATERAL (SELECT id, apply_id, target_id, target, xid, ordinal, state, is_open, reapply, done, term, claims, budget, tasks, completed, failed, superseded, cancelled, error, started_at, completed_at FROM reconciler.operations o WHERE o.id = k LIMIT 1) AS p
+              WHERE p.target_id = t.id AND NOT p.done)::bigint[] AS operations,
     CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
     coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
         AND l.next_attempt_at > statement_timestamp() - interval '1 minute' ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
-FROM reconciler.targets t WHERE t.id = $1
+FROM reconciler.targets t WHERE t.id = $4::int
 `
+
+type TargetSteeringParams struct {
+	Since      uint64
+	Unopened   []int64
+	Operations []int64
+	TargetID   int32
+}
 
 type TargetSteeringRow struct {
 	Paused       bool
@@ -605,7 +618,9 @@ type TargetSteeringRow struct {
 	GuardDeletes int64
 	Clean        bool
 	Trouble      string
-	Applies      bool
+	Since        uint64
+	Unopened     []int64
+	Operations   []int64
 	Health       bool
 	Due          bool
 }
@@ -613,8 +628,13 @@ type TargetSteeringRow struct {
 // What a person may have changed, in one look: whether an object is due, too. With ORDER BY and LIMIT that is one step on an index
 // however the plan was made. It begins a minute ago: before that lie all the entries of objects that were due since somebody's
 // transaction began. What has been due for longer is found by LedgerDue.
-func (q *Queries) TargetSteering(ctx context.Context, id int32) (TargetSteeringRow, error) {
-	row := q.db.QueryRow(ctx, targetSteering, id)
+func (q *Queries) TargetSteering(ctx context.Context, arg TargetSteeringParams) (TargetSteeringRow, error) {
+	row := q.db.QueryRow(ctx, targetSteering,
+		arg.Since,
+		arg.Unopened,
+		arg.Operations,
+		arg.TargetID,
+	)
 	var i TargetSteeringRow
 	err := row.Scan(
 		&i.Paused,
@@ -622,7 +642,9 @@ func (q *Queries) TargetSteering(ctx context.Context, id int32) (TargetSteeringR
 		&i.GuardDeletes,
 		&i.Clean,
 		&i.Trouble,
-		&i.Applies,
+		&i.Since,
+		&i.Unopened,
+		&i.Operations,
 		&i.Health,
 		&i.Due,
 	)

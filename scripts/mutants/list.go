@@ -8,6 +8,7 @@ const (
 	desiredTests = "./internal/desired"
 	faultTests   = "./internal/faulttest"
 	leaseTests   = "./internal/lease"
+	gatesFile    = "internal/desired/gates.go"
 	outboxTests  = "./internal/outbox"
 	serverTests  = "./internal/server"
 

@@ -44,8 +44,23 @@ var applies = []Mutant{
 	},
 	{
 		Name: "unopened-read", Invariant: "applies", Removed: "an object waits for the apply that has changed it to be open",
-		Edits:   []Edit{{desiredRead, `ELSE '{}' END)::text[]), true)"`, `ELSE '{}' END)::text[]) AND false, true)"`}},
+		Edits:   []Edit{{gatesFile, `AS ids OFFSET 0) AS u)::text[]), true)"`, `AS ids OFFSET 0) AS u)::text[]) AND false, true)"`}},
 		Package: serverTests, Run: "^TestApplyThatIsNotOpenHoldsWhatItChanged$",
+	},
+	{
+		Name: "looks-forget-who-was-open", Invariant: "applies", Removed: "a look at gates goes back to the oldest transaction that was open at the one before",
+		Edits:   []Edit{{ledgerSQL, "pg_snapshot_xmin(pg_current_snapshot())::xid8 AS since", "pg_snapshot_xmax(pg_current_snapshot())::xid8 AS since"}},
+		Package: applyTests, Run: "^TestF94_KnowingGatesFromBeforeHidesNone$",
+	},
+	{
+		Name: "retry-behind-looks", Invariant: "applies", Removed: "an operation that begins again counts as new",
+		Edits:   []Edit{{appliesSQL, "term = NULL, done = false, xid = pg_current_xact_id(), completed_at", "term = NULL, done = false, completed_at"}},
+		Package: applyTests, Run: "^TestF94_KnowingGatesFromBeforeHidesNone$",
+	},
+	{
+		Name: "looks-begin-anew", Invariant: "I2", Removed: "a look at gates begins where the one before it ended",
+		Edits:   []Edit{{gatesFile, "return Gates{Since: since, Unopened: unopened, Operations: operations}", "return Gates{}"}},
+		Package: outboxTests, Run: "^TestF94_ChangesCostTheSameHoweverOldASnapshotIs$",
 	},
 	{
 		Name: "stop-confirmed-at-once", Invariant: "applies", Removed: "an operation has stopped when the calls that were on their way have ended",

@@ -97,6 +97,11 @@ var owners = []Mutant{
 		Package: serverTests, Run: "^TestDeposedOwnerWritesNothing$",
 	},
 	{
+		Name: "approval-undone", Invariant: "C36", Removed: "an approval outlasts what was read before it",
+		Edits:   []Edit{{settleSQL, "ELSE result.held_by IS NOT NULL AND NOT result.approved END", "ELSE false END"}},
+		Package: applyTests, Run: "^TestApprovalOutlivesWhatWasReadBefore$",
+	},
+	{
 		Name: "living-lease-taken", Invariant: "I10", Removed: "a lease that lives is not taken",
 		Edits:   []Edit{{leaseSQL, "WHERE t.owner IS NULL OR t.owner = $7::uuid OR reconciler.unrenewed(", "WHERE true OR reconciler.unrenewed("}},
 		Package: leaseTests, Run: "^TestFence$",
@@ -227,11 +232,21 @@ var restores = []Mutant{
 		Package: faultTests, Run: "^TestRareFilesThatArePutBackAreAppliedAnew$",
 	},
 	{
+		Name: "old-primary-forgotten", Invariant: "I12", Removed: "what was done by the rows of an old primary is repaired on the new one",
+		Edits:   []Edit{{"internal/lease/beat.go", "	s.move(live)\n", ""}},
+		Package: serverTests, Run: "^TestF88_WhatAnOldPrimaryChangedIsRepaired$",
+	},
+	{
+		Name: "terms-from-one", Invariant: "I12", Removed: "a target that begins anew begins with the time of day",
+		Edits:   []Edit{{cursorSQL, "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint)\n", "0)\n"}},
+		Package: leaseTests, Run: "^TestTermsGrowThoughTheirRowsAreMadeAnew$",
+	},
+	{
 		Name: "restore-keeps-cursors", Invariant: "I12", Removed: "after a restore cursors are dropped and a sync is asked for",
 		Edits: []Edit{
 			{
-				cursorSQL, "term = greatest(term, floor_), clean = false;\n    DELETE FROM reconciler.cursors;",
-				"term = greatest(term, floor_), clean = true;",
+				cursorSQL, "term = reconciler.fresh_term(term), clean = false;\n    DELETE FROM reconciler.cursors;",
+				"term = reconciler.fresh_term(term), clean = true;",
 			},
 			{cursorSQL, "start_over.reason, true FROM reconciler.targets WHERE configured\n", "start_over.reason, true FROM reconciler.targets WHERE false\n"},
 		},

@@ -125,8 +125,13 @@ var loss = []Mutant{
 	},
 	{
 		Name: "retention-without-interest", Invariant: "I1", Removed: "the outbox keeps what some consumer has not read",
-		Edits:   []Edit{{cursorSQL, "IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) THEN", "IF true THEN"}},
+		Edits:   []Edit{{cursorSQL, "IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) AND", "IF true AND"}},
 		Package: outboxTests, Run: "^(TestRowsWithoutARevisionStay|TestConsumerBeyondMaxAgeIsCutOff|TestPartsOfTheOutboxTakeTurns)$",
+	},
+	{
+		Name: "retention-without-applies", Invariant: "I1", Removed: "the outbox keeps what an apply is still to be opened from",
+		Edits:   []Edit{{cursorSQL, "AND NOT reconciler.unopened_in(part) THEN", "THEN"}},
+		Package: outboxTests, Run: "^TestRetentionKeepsWhatAppliesAreToBeOpenedFrom$",
 	},
 	{
 		Name: "floor-stays", Invariant: "I1", Removed: "the floor rises when unread rows are dropped",
