@@ -1,50 +1,246 @@
 package main
 
-import "slices"
-
 // Packages whose tests notice.
 const (
 	applyTests   = "./internal/apply"
 	desiredTests = "./internal/desired"
-	faultTests   = "./internal/faulttest"
 	leaseTests   = "./internal/lease"
-	gatesFile    = "internal/desired/gates.go"
 	outboxTests  = "./internal/outbox"
 	serverTests  = "./internal/server"
+)
 
-	ownerFile   = "internal/apply/owner.go"
-	firstFile   = "internal/apply/first.go"
-	workFile    = "internal/apply/work.go"
+// Files that mutants edit.
+const (
+	decideFile  = "internal/apply/decide.go"
 	queueFile   = "internal/apply/queue.go"
 	readerFile  = "internal/apply/reader.go"
 	settlerFile = "internal/apply/settler.go"
-	decideFile  = "internal/apply/decide.go"
-	lookFile    = "internal/apply/look.go"
-	guardFile   = "internal/apply/guard.go"
 	trackerFile = "internal/apply/tracker.go"
+	guardFile   = "internal/apply/guard.go"
+	workFile    = "internal/apply/work.go"
 	tickerFile  = "internal/outbox/ticker.go"
-	feedFile    = "internal/outbox/feed.go"
-	stewardFile = "internal/outbox/steward.go"
 	scanFile    = "internal/sync/scan.go"
 	runnerFile  = "internal/sync/runner.go"
-	grantFile   = "internal/lease/grant.go"
+	desiredRead = "internal/desired/read.go"
 	tickSQL     = "internal/store/tick.sql.go"
-	syncSQL     = "internal/store/sync.sql.go"
-	desiredPage = "internal/desired/page.go"
 	leaseSQL    = "internal/store/lease.sql.go"
-	ledgerSQL   = "internal/store/ledger.sql.go"
 	captureSQL  = "db/migrations/00003_capture.sql"
 	cursorSQL   = "db/migrations/00005_cursor.sql"
-	waitSQL     = "db/migrations/00009_wait.sql"
 	settleSQL   = "db/migrations/00012_settle.sql"
-	desiredRead = "internal/desired/read.go"
-	reloadFile  = "internal/driver/file/reload.go"
 	appliesSQL  = "db/migrations/00013_applies.sql"
-	turnFile    = "internal/apply/turn.go"
-	serverFile  = "internal/server/server.go"
 )
 
-// All lists every mutant.
-func All() []Mutant {
-	return slices.Concat(loss, stall, staleness, isolation, proof, massDeletes, memory, writers, bounds, owners, lanes, plans, restores, applies)
+var mutants = []Mutant{
+	// I1: no change is lost.
+	{
+		Name: "cursor-ignores-objects", Guards: "I1", Removed: "the cursor stops before a page with objects that are not recorded",
+		Edits:   []Edit{{trackerFile, "t.pages[n].handed && len(t.pages[n].objects) == 0 {", "t.pages[n].handed {"}},
+		Package: applyTests, Run: "^(TestCursorMovesOverSettledPagesOnly|TestCursorIsTheLongestSettledPrefix)$",
+	},
+	{
+		Name: "max-id-tick", Guards: "I1", Removed: "a tick covers transactions that were in progress at the tick before",
+		Edits:   []Edit{{tickSQL, "x WHERE pg_visible_in_snapshot(x.xip, pg_current_snapshot())", "x WHERE false AND pg_visible_in_snapshot(x.xip, pg_current_snapshot())"}},
+		Package: outboxTests, Run: "^TestCursorOverCommitsOutOfOrder$",
+	},
+	{
+		Name: "max-id-batch", Guards: "I1", Removed: "a batch over several ticks reads transactions that were in progress at its start",
+		Edits:   []Edit{{tickSQL, "AND pg_visible_in_snapshot(xip, $3::text::pg_snapshot)) AS x", "AND false AND pg_visible_in_snapshot(xip, $3::text::pg_snapshot)) AS x"}},
+		Package: outboxTests, Run: "^TestCursorReadsOnFromAnyTick$",
+	},
+	{
+		Name: "no-wake", Guards: "I1", Removed: "writers wake a leader that sleeps",
+		Edits:   []Edit{{captureSQL, "        PERFORM pg_catalog.pg_notify('reconciler_wake', '');\n", "        NULL;\n"}},
+		Package: outboxTests, Run: "^TestCaptureNotifiesASleepingLeader$",
+	},
+	{
+		Name: "doze-ends-early", Guards: "I1", Removed: "the doze lasts until every transaction has ended that may have seen the sleep lock free",
+		Edits:   []Edit{{tickerFile, "\tif inProgress {\n\t\treturn nil\n\t}\n", "\t_ = inProgress\n"}},
+		Package: outboxTests, Run: "^TestTransactionOlderThanTheSleepIsFoundByTheDoze$",
+	},
+	{
+		Name: "retention-without-interest", Guards: "I1", Removed: "the outbox keeps what a consumer has not read",
+		Edits:   []Edit{{cursorSQL, "IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) AND", "IF true AND"}},
+		Package: outboxTests, Run: "^TestRowsWithoutARevisionStay$",
+	},
+	{
+		Name: "takeover-forces-nothing", Guards: "I1", Removed: "after a crash the former owner's last events force calls and deletes",
+		Edits:   []Edit{{readerFile, "{ return cur.base.Revision < o.replay }", "{ return cur.base.Revision < o.replay && false }"}},
+		Package: serverTests, Run: "^TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow$",
+	},
+	{
+		Name: "unknown-is-absent", Guards: "C74", Removed: "an object that the ledger does not know is deleted when a change is read again after a crash",
+		Edits:   []Edit{{decideFile, "case e == nil && !l.item.Force, ", "case e == nil, "}},
+		Package: applyTests, Run: "^TestDecisionsAboutUnwantedObjects$",
+	},
+
+	// I2: an open transaction delays its own changes only.
+	{
+		Name: "ticks-wait-for-transactions", Guards: "I2", Removed: "ticks are made while transactions are open",
+		Edits: []Edit{{
+			tickSQL, "AND l.owner = $2::uuid AND l.term = $3::bigint)\n",
+			"AND l.owner = $2::uuid AND l.term = $3::bigint)\n      AND pg_snapshot_xmin(pg_current_snapshot()) = pg_snapshot_xmax(pg_current_snapshot())\n",
+		}},
+		Package: serverTests, Run: "^TestOpenTransactionDelaysItsOwnChangesOnly$",
+	},
+
+	// I3: no call has an older spec than one before, and no object has two calls at once.
+	{
+		Name: "doubled-enqueue", Guards: "I3", Removed: "an object in flight is not handed out again",
+		Edits:   []Edit{{queueFile, "if f, ok := q.flying[it.ObjectID]; ok {", "if f, ok := q.flying[it.ObjectID]; ok && false {"}},
+		Package: applyTests, Run: "^(TestObjectInFlightIsNotTakenAgain|TestEveryItemOfARunEndsOnce)$",
+	},
+	{
+		Name: "change-during-call-lost", Guards: "I3", Removed: "a change during a call leads to another one",
+		Edits:   []Edit{{queueFile, "\tif next != nil {\n\t\tq.appendLocked(next)\n\t}\n", "\t_ = next\n"}},
+		Package: applyTests, Run: "^(TestObjectInFlightIsNotTakenAgain|TestEveryItemOfARunEndsOnce)$",
+	},
+	{
+		Name: "old-rows-called", Guards: "I3", Removed: "a row that was read long ago is read again before its call",
+		Edits:   []Edit{{workFile, " || time.Since(l.readAt) > staleAfter || ", " || "}},
+		Package: applyTests, Run: "^TestOldRowIsReadAgainBeforeItsCall$",
+	},
+
+	// I4: one bad object hurts itself only.
+	{
+		Name: "slow-holds-cursor", Guards: "I4", Removed: "slow objects do not hold the cursor for long",
+		Edits:   []Edit{{settlerFile, "\tif s.o.breaker.isOpen() {\n\t\treturn nil\n\t}\n\tlate,", "\tif true {\n\t\treturn nil\n\t}\n\tlate,"}},
+		Package: applyTests, Run: "^TestSlowObjectIsRecordedUnderConstantLoad$",
+	},
+	{
+		Name: "unreadable-row-spoils-its-table", Guards: "I4", Removed: "reading one row evaluates no other",
+		Edits:   []Edit{{desiredRead, "	if alone {\n", "	if false {\n"}},
+		Package: desiredTests, Run: "^TestPagesOverRowsThatCannotBeEvaluated$",
+	},
+
+	// I5: a delete needs proof.
+	{
+		Name: "unreadable-is-unwanted", Guards: "I5", Removed: "a row that cannot be read is no reason to delete",
+		Edits:   []Edit{{decideFile, "if l.row.Err != nil && !l.drain {\n\t\treturn decideSpoiled", "if false {\n\t\treturn decideSpoiled"}},
+		Package: applyTests, Run: "^TestDecisionsAboutSpoiledRows$",
+	},
+	{
+		Name: "cut-listing-complete", Guards: "I5", Removed: "a listing that breaks off ends the sync",
+		Edits:   []Edit{{scanFile, "\t\t\treturn &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}\n", "\t\t\tbreak\n"}},
+		Package: serverTests, Run: "^TestFailedSyncDeletesNothing$",
+	},
+
+	// I6: no mass delete by accident.
+	{
+		Name: "guard-lets-each-pass", Guards: "I6", Removed: "the guard counts single deletes",
+		Edits:   []Edit{{guardFile, "if g.remainingLocked() < 1 {", "if false {"}},
+		Package: applyTests, Run: "^(TestGuardLetsPassWhatItsLimitsSay|TestGuardHoldsInEveryWindow)$",
+	},
+	{
+		Name: "guard-lets-lots-pass", Guards: "I6", Removed: "the guard decides on parked deletes",
+		Edits:   []Edit{{guardFile, "if n > g.remainingLocked() {", "if false {"}},
+		Package: applyTests, Run: "^TestGuardDecidesOnManyAtOnce$",
+	},
+	{
+		Name: "sync-parks-nothing", Guards: "I6", Removed: "a sync parks its deletes until all are counted",
+		Edits:   []Edit{{runnerFile, "park := f.Kind == KindTombstone || f.Kind == KindOrphan", "park := false"}},
+		Package: serverTests, Run: "^TestGuardHoldsMassDeletes$",
+	},
+
+	// I7: nothing is forgotten.
+	{
+		Name: "failed-delete-forgotten", Guards: "I7", Removed: "a failed delete keeps the ledger row",
+		Edits:   []Edit{{decideFile, "if out.Verdict == driver.VerdictDone {\n\t\tif act == actDelete {", "if out.Verdict == driver.VerdictDone || act == actDelete {\n\t\tif act == actDelete {"}},
+		Package: applyTests, Run: "^TestOutcomeOfADelete$",
+	},
+	{
+		Name: "first-calls-unflushed", Guards: "I7", Removed: "the record of a first call that no event names survives a crash of the server",
+		Edits:   []Edit{{settleSQL, "CASE WHEN record_first_calls.flush THEN 'on' ELSE 'off' END", "'off'"}},
+		Package: desiredTests, Run: "^TestFirstCallsThatNoEventTellsOfAreFlushed$",
+	},
+
+	// I8: writers are safe.
+	{
+		Name: "expressions-unguarded", Guards: "I8", Removed: "expressions that fail on a row do not fail the write",
+		Edits: []Edit{{
+			captureSQL, "    EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN\n        old_ := NULL; new_ := NULL;",
+			"    EXCEPTION WHEN SQLSTATE 'ZZ000' THEN\n        old_ := NULL; new_ := NULL;",
+		}},
+		Package: outboxTests, Run: "^TestCaptureOfRowThatCannotBeEvaluated$",
+	},
+	{
+		Name: "always-notify", Guards: "I8", Removed: "writers do not notify a leader that is awake",
+		Edits:   []Edit{{captureSQL, "    IF NOT (pg_catalog.pg_try_advisory_lock_shared(%1$s)", "    IF true OR NOT (pg_catalog.pg_try_advisory_lock_shared(%1$s)"}},
+		Package: outboxTests, Run: "^(TestCaptureNotifiesASleepingLeader|TestCaptureProbesWithoutHoldingTheLock)$",
+	},
+
+	// I9: everything is bounded.
+	{
+		Name: "queue-unbounded", Guards: "I9", Removed: "the queue has a bound",
+		Edits:   []Edit{{queueFile, "if (!ok || it.Lane < old.Lane) && q.size[it.Lane] >= queueRows {", "if false {"}},
+		Package: applyTests, Run: "^(TestFullLaneMakesItsSourceWait|TestPushAndTakeEndWithTheirContext)$",
+	},
+	{
+		Name: "outbox-unbounded", Guards: "I9", Removed: "the outbox has a maximum number of rows",
+		Edits:   []Edit{{cursorSQL, "IF (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows\n", "IF false AND (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows\n"}},
+		Package: outboxTests, Run: "^TestConsumerBeyondMaxRowsIsCutOff$",
+	},
+
+	// I10: one owner.
+	{
+		Name: "fence-open", Guards: "I10", Removed: "fence() refuses a deposed owner",
+		Edits: []Edit{{
+			cursorSQL, "        RAISE EXCEPTION 'target % was taken over by another process: term % is over', fence.target_id, fence.term USING ERRCODE = 'RC001';\n",
+			"        NULL;\n",
+		}},
+		Package: leaseTests, Run: "^TestFence$",
+	},
+	{
+		Name: "results-unfenced", Guards: "I10", Removed: "results are written behind fence()",
+		Edits:   []Edit{{settleSQL, "paused boolean := reconciler.fence(settle.target_id, settle.owner, settle.term);", "paused boolean := false;"}},
+		Package: serverTests, Run: "^TestDeposedOwnerWritesNothing$",
+	},
+	{
+		Name: "lease-not-asked", Guards: "I10", Removed: "a call waits until the lease outlives it",
+		Edits:   []Edit{{workFile, "if o.cfg.Grant.Allows(o.cfg.Timeout) && ctx.Err() == nil {", "if ctx.Err() == nil {"}},
+		Package: applyTests, Run: "^TestNoCallBeginsThatMayOutliveTheLease$",
+	},
+	{
+		Name: "deposed-leader-ticks", Guards: "I10", Removed: "a deposed leader makes no revision",
+		Edits:   []Edit{{tickSQL, "WHERE l.name = 'tick' AND l.owner = $2::uuid AND l.term = $3::bigint)\n", "WHERE l.name = 'tick' OR l.owner = $2::uuid AND l.term = $3::bigint)\n"}},
+		Package: outboxTests, Run: "^(TestDeposedLeaderMakesNoRevision|TestCursorOfADeposedLeader)$",
+	},
+	{
+		Name: "crash-is-clean", Guards: "I10", Removed: "a target that was taken over from a dead owner is not clean",
+		Edits:   []Edit{{leaseSQL, "clean = t.clean AND t.owner IS NULL,", "clean = t.clean,"}},
+		Package: leaseTests, Run: "^TestTakeover$",
+	},
+
+	// I11: live changes come first, and a sync has its share.
+	{
+		Name: "sync-fills-window", Guards: "I11", Removed: "a part of the window is kept for live changes",
+		Edits:   []Edit{{queueFile, "sync = min(free-live, max(0, q.window-kept-q.inFlight[LaneSync]))", "sync = free - live"}},
+		Package: applyTests, Run: "^TestLanesHaveTheirShares$",
+	},
+	{
+		Name: "live-always-first", Guards: "I11", Removed: "each fourth call is a sync's, if it has one",
+		Edits:   []Edit{{workFile, "if n%4 == 3 && o.trySync(ctx, &sync) || n%4 != 3 && o.tryLive(ctx, &live) {", "if o.tryLive(ctx, &live) {"}},
+		Package: applyTests, Run: "^TestFastLiveChangesLeaveASyncItsShare$",
+	},
+
+	// I12: a restore is noticed.
+	{
+		Name: "restore-unnoticed", Guards: "I12", Removed: "adopt() finds a restored database",
+		Edits: []Edit{{
+			cursorSQL, "(here.system, here.timeline, here.database, here.table_oid) AND NOT lost THEN",
+			"(here.system, here.timeline, here.database, here.table_oid) OR state.system_identifier IS NOT NULL THEN",
+		}},
+		Package: serverTests, Run: "^TestRestoredDatabaseIsNoticed$",
+	},
+
+	// Applies: one target after the other.
+	{
+		Name: "gate-ignored", Guards: "applies", Removed: "an object of an apply keeps what it has until its target's turn comes",
+		Edits:   []Edit{{decideFile, "return l.row.Task != nil && !l.row.Task.Open }", "return false && l.row.Task != nil }"}},
+		Package: serverTests, Run: "^TestApplyRollsOverTheTargets$",
+	},
+	{
+		Name: "claim-does-not-wait", Guards: "applies", Removed: "a target waits for those before it",
+		Edits:   []Edit{{appliesSQL, "ELSIF a.strategy <> 'parallel' AND f.ordinal < o.ordinal THEN", "ELSIF false AND f.ordinal < o.ordinal THEN"}},
+		Package: applyTests, Run: "^TestApplyRolls$",
+	},
 }

@@ -1,5 +1,5 @@
-// Command mutants takes one mechanism of the product out at a time, in a copy of the tree, and runs the tests that should
-// notice. A mutant that no test notices fails the run: the mechanism is not proven.
+// Command mutants takes one mechanism of the product out at a time, in a copy of the tree, and runs the tests that must
+// notice. A mutant that no test notices fails the run: the mechanism is not tested.
 package main
 
 import (
@@ -15,77 +15,67 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	code := run(ctx)
+	err := run(ctx)
 	stop()
-	os.Exit(code)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mutants:", err)
+		os.Exit(1)
+	}
 }
 
-func run(ctx context.Context) int {
-	only := flag.String("run", "", "regular expression: which mutants, by name")
-	worlds := flag.Int("worlds", 0, "how many worlds to try on each mutant too; 0: none")
-	baseline := flag.Bool("baseline", true, "first see the tests pass without a mutant")
-	write := flag.Bool("write", false, "record the results in results.json and the table in docs/testing.md")
+func run(ctx context.Context) error {
+	only := flag.String("run", "", "regular expression: the mutants to try, by name")
+	baseline := flag.Bool("baseline", true, "run the tests without a mutant first")
 	flag.Parse()
 	pattern, err := regexp.Compile(*only)
 	if err != nil {
-		return failed(err)
+		return err
+	}
+	if err := fit(".", mutants); err != nil {
+		return err
 	}
 	var chosen []Mutant
-	for _, m := range All() {
+	for _, m := range mutants {
 		if pattern.MatchString(m.Name) {
 			chosen = append(chosen, m)
 		}
 	}
+	if len(chosen) == 0 {
+		return fmt.Errorf("no mutant matches %s", *only)
+	}
 	lab, err := newLab(ctx, ".")
 	if err != nil {
-		return failed(err)
+		return err
 	}
 	defer lab.close()
 	if *baseline {
 		if err := lab.baseline(ctx, chosen); err != nil {
-			return failed(err)
+			return err
 		}
 	}
-	note := func(string, Result) error { return nil }
-	if *write {
-		note = func(name string, r Result) error { return record(".", name, r) }
-	}
-	survivors, err := tryAll(ctx, lab, chosen, *worlds, note)
-	if err != nil {
-		return failed(err)
-	}
-	_, _ = fmt.Fprintf(os.Stdout, "%d of %d mutants caught\n", len(chosen)-len(survivors), len(chosen))
-	if len(survivors) > 0 {
-		return failed(fmt.Errorf("NOT CAUGHT: %s", strings.Join(survivors, ", ")))
-	}
-	return 0
+	return tryAll(ctx, lab, chosen)
 }
 
-func failed(err error) int {
-	fmt.Fprintln(os.Stderr, "mutants:", err)
-	return 1
-}
-
-// tryAll tries mutants one after the other, and names those that nothing caught.
-func tryAll(ctx context.Context, lab *lab, mutants []Mutant, worlds int, note func(string, Result) error) (survivors []string, err error) {
+// tryAll tries mutants one after the other. The error names those that no test caught.
+func tryAll(ctx context.Context, lab *lab, mutants []Mutant) error {
+	var survivors []string
 	for _, m := range mutants {
-		result, err := lab.try(ctx, m, worlds)
+		began := time.Now()
+		caughtBy, err := lab.try(ctx, m)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", m.Name, err)
+			return fmt.Errorf("%s: %w", m.Name, err)
 		}
-		if err := note(m.Name, result); err != nil {
-			return nil, err
-		}
-		said := "NOT CAUGHT"
-		if len(result.CaughtBy) > 0 {
-			said = fmt.Sprintf("caught by %s in %.0f s", strings.Join(result.tests(), ", "), result.Seconds)
+		result := "NOT CAUGHT"
+		if len(caughtBy) > 0 {
+			result = "caught by " + strings.Join(caughtBy, ", ")
 		} else {
 			survivors = append(survivors, m.Name)
 		}
-		if result.WorldsTried > 0 {
-			said += "; worlds: " + result.worlds()
-		}
-		_, _ = fmt.Fprintf(os.Stdout, "%s %-28s %s\n", time.Now().UTC().Format(time.TimeOnly), m.Name, said)
+		fmt.Printf("%-9s %-28s %s (%.0f s)\n", m.Guards, m.Name, result, time.Since(began).Seconds())
 	}
-	return survivors, nil
+	fmt.Printf("%d of %d mutants caught\n", len(mutants)-len(survivors), len(mutants))
+	if len(survivors) > 0 {
+		return fmt.Errorf("NOT CAUGHT: %s", strings.Join(survivors, ", "))
+	}
+	return nil
 }
