@@ -13,7 +13,7 @@ const (
 	pingTimeout = 2 * time.Second
 	pingPeriod  = 50 * time.Millisecond
 	// busyTimeout is for how long a server that others use may be too busy to answer.
-	busyTimeout = 30 * time.Second
+	busyTimeout = 2 * time.Minute
 )
 
 // admin runs statements one by one as superuser, on a connection of their own.
@@ -38,11 +38,11 @@ func (i *instance) answers(ctx context.Context) bool {
 	return i.admin(ctx, "postgres", "SELECT 1") == nil
 }
 
-// answersWithin says whether the server takes connections before d has passed. It does not wait for one that has ended.
-func (i *instance) answersWithin(ctx context.Context, d time.Duration) bool {
+// answersWithin returns nil when the server takes connections before d has passed. It does not wait for one that has ended.
+func (i *instance) answersWithin(ctx context.Context, d time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	return i.awaitReady(ctx) == nil
+	return i.awaitReady(ctx)
 }
 
 // awaitReady waits until the server takes connections, has ended, or ctx ends.

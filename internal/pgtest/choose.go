@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -185,9 +186,24 @@ func isFree(ctx context.Context, port int) bool {
 	return err == nil
 }
 
-func freePort(ctx context.Context) (int, error) { return listen(ctx, 0) }
+// The ports of servers are below those that Linux and others give to outgoing connections and to listeners on any port: one
+// of these would take the port before the server has it, or while it is stopped.
+const (
+	portMin = 20_000
+	portMax = 32_000
+)
 
-// listen takes a port, 0 for any, and gives it back at once.
+func freePort(ctx context.Context) (port int, err error) {
+	for range 20 {
+		port, err = listen(ctx, portMin+rand.IntN(portMax-portMin)) //nolint:gosec // not a secret
+		if err == nil {
+			return port, nil
+		}
+	}
+	return 0, err
+}
+
+// listen takes a port and gives it back at once.
 func listen(ctx context.Context, port int) (int, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))

@@ -61,6 +61,7 @@ type instance struct {
 	Container *container `json:"container,omitempty"`
 
 	hasTemplate atomicString
+	shared      bool // other tests use it too
 }
 
 // atomicString is a string that several tests read and write.
@@ -81,8 +82,8 @@ func settings() []string {
 	return []string{
 		"fsync=off",
 		"full_page_writes=off",
-		"max_connections=300",
-		"max_prepared_transactions=20",
+		"max_connections=1000",
+		"max_prepared_transactions=100",
 		"wal_level=logical",
 		"shared_buffers=256MB",
 		"max_wal_size=4GB",

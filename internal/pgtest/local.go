@@ -2,8 +2,11 @@ package pgtest
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/user"
@@ -28,15 +31,46 @@ func newLocal(dir, bin string) *local {
 	return &local{Bin: bin, Data: filepath.Join(dir, "data")}
 }
 
-// create makes the data directory.
+// create makes the data directory, as a copy: initdb takes ten times as long.
 func (l *local) create(ctx context.Context, version, port int) error {
+	original, err := fresh.data(ctx, l.Bin, version)
+	if err != nil {
+		return err
+	}
 	if err := l.makeData(); err != nil {
 		return err
 	}
-	if err := l.run(ctx, "initdb", append(initdbArgs(version), "-D", l.Data)...); err != nil {
+	if err := l.runIn(ctx, "/", "/bin/cp", "-a", original+"/.", l.Data); err != nil {
+		return err
+	}
+	if err := l.renew(ctx); err != nil {
 		return err
 	}
 	return l.configure(port)
+}
+
+// renew gives a copy a system identifier of its own: the product tells servers apart by it.
+func (l *local) renew(ctx context.Context) error {
+	path := filepath.Join(l.Data, "global", "pg_control")
+	control, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	// The identifier comes first. The checksum comes last, at a place that differs by version.
+	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	end := 8
+	for end+4 < len(control) && binary.NativeEndian.Uint32(control[end:]) != crc32.Checksum(control[:end], castagnoli) {
+		end += 4
+	}
+	if end+4 >= len(control) {
+		return fmt.Errorf("%s has no checksum", path)
+	}
+	binary.NativeEndian.PutUint64(control, rand.Uint64()>>1) //nolint:gosec // not a secret
+	binary.NativeEndian.PutUint32(control[end:], crc32.Checksum(control[:end], castagnoli))
+	if err := os.WriteFile(path, control, 0o600); err != nil {
+		return err
+	}
+	return l.run(ctx, "pg_resetwal", "-D", l.Data)
 }
 
 // makeData makes the empty directory, with the right owner.
@@ -103,12 +137,15 @@ func (l *local) destroy(ctx context.Context) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-func (l *local) alive(context.Context) error {
+func (l *local) alive(ctx context.Context) error {
 	pid, err := l.pid()
 	if err == nil {
 		if err = syscall.Kill(pid, 0); errors.Is(err, syscall.EPERM) {
 			err = nil
 		}
+	}
+	if err == nil && !l.runs(ctx, pid) {
+		err = fmt.Errorf("process %d is another one", pid)
 	}
 	if err != nil {
 		return fmt.Errorf("the server has ended: %w", err)

@@ -18,7 +18,7 @@ const (
 	poolConns      = 10
 )
 
-// DB is a database that belongs to one test. It is dropped when the test ends, whoever is still connected.
+// DB is a database that belongs to one test. It is dropped after the test, whoever is still connected.
 type DB struct {
 	Name    string
 	URL     string        // as superuser and owner, without TLS and password
@@ -28,25 +28,26 @@ type DB struct {
 	server *instance
 }
 
-// Main runs the tests of a package and gives up its share of the server; what it returns is for os.Exit:
-//
-//	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
-func Main(m *testing.M) int {
-	defer leave()
-	return m.Run()
-}
-
 // New returns a database that has every migration of db/migrations.
 func New(t testing.TB) *DB {
 	t.Helper()
-	server := shared(t)
+	server := quiet.join(t)
+	return create(t, server, template(t, server))
+}
+
+// Holding is New on a second shared server, for tests that keep transactions open or prepared for seconds, make giant ones
+// or take snapshots for long. In the tests of the first one the ticker falls asleep, and captures begin, only when every
+// transaction of the whole server has ended.
+func Holding(t testing.TB) *DB {
+	t.Helper()
+	server := holding.join(t)
 	return create(t, server, template(t, server))
 }
 
 // Empty returns a database without the schema reconciler.
 func Empty(t testing.TB) *DB {
 	t.Helper()
-	return create(t, shared(t), "template0")
+	return create(t, quiet.join(t), "template0")
 }
 
 // Exec runs statements, several if there are no args, and fails the test if one of them fails.
@@ -114,7 +115,7 @@ func create(t testing.TB, server *instance, from string) *DB {
 	}
 	db := &DB{Name: name, URL: server.url(superuser, name), Version: server.Version, server: server}
 	// Registered before the pool's, so it runs after it.
-	t.Cleanup(func() { db.drop(t) })
+	t.Cleanup(func() { db.end(t) })
 	db.Pool = pool(t, db.URL)
 	return db
 }
@@ -125,18 +126,16 @@ func (d *DB) Log(t testing.TB) string {
 	return d.server.logOf(t.Context(), d.Name)
 }
 
-func (d *DB) drop(t testing.TB) {
+// end shows why the test failed, and drops the database of a shared server in the background.
+func (d *DB) end(t testing.TB) {
 	t.Helper()
 	ctx, cancel := cleanupContext(t)
 	defer cancel()
 	if t.Failed() {
 		t.Logf("server log of %s:\n%s", d.Name, d.server.logOf(ctx, d.Name))
 	}
-	if !d.server.answers(ctx) {
-		return // A test left its own server stopped; the data goes with the server.
-	}
-	if err := d.server.dropDatabase(ctx, d.Name); err != nil {
-		t.Errorf("drop database %s: %v", d.Name, err)
+	if d.server.shared { // else the data goes with the server
+		drops.add(d.server, d.Name)
 	}
 }
 

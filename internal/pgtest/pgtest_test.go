@@ -1,26 +1,17 @@
 package pgtest_test
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
-func TestMain(m *testing.M) {
-	code := pgtest.Main(m)
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestDatabase(t *testing.T) {
 	t.Parallel()
@@ -53,8 +44,8 @@ func TestDatabase(t *testing.T) {
 			"fsync":                     "off",
 			"synchronous_commit":        "on",
 			"wal_level":                 "logical",
-			"max_connections":           "300",
-			"max_prepared_transactions": "20",
+			"max_connections":           "1000",
+			"max_prepared_transactions": "100",
 			"shared_buffers":            "256MB",
 			"TimeZone":                  "UTC",
 			"server_encoding":           "UTF8",
@@ -65,26 +56,6 @@ func TestDatabase(t *testing.T) {
 		// Linguistic order, not bytes: "a" before "B".
 		require.True(t, value[bool](t, db, "SELECT 'a' < 'B'"))
 	})
-}
-
-func TestDatabaseIsDroppedAfterTheTest(t *testing.T) {
-	t.Parallel()
-	// Making a slot waits for every open transaction of the server, so the shared one would not do.
-	server := pgtest.Server(t)
-	outer := server.Empty(t)
-	var name string
-	t.Run("WithEverythingThatHoldsIt", func(t *testing.T) {
-		db := server.New(t)
-		name = db.Name
-		db.Exec(t, "CREATE TABLE x (n int)")
-		db.Exec(t, "SELECT pg_create_logical_replication_slot('slot_"+name+"', 'pgoutput')")
-		busy := db.Conn(t)
-		_, err := busy.Exec(t.Context(), "BEGIN; INSERT INTO x VALUES (1)")
-		require.NoError(t, err)
-		db.Exec(t, "BEGIN; INSERT INTO x VALUES (2); PREPARE TRANSACTION 'left over "+name+"'")
-		db.Exec(t, "CREATE SUBSCRIPTION sub_"+name+" CONNECTION 'host=nowhere.invalid' PUBLICATION p WITH (connect = false)")
-	})
-	require.False(t, value[bool](t, outer, "SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)", name))
 }
 
 func TestRole(t *testing.T) {
@@ -114,6 +85,11 @@ func TestServer(t *testing.T) {
 	url := server.URL(db.Name)
 	require.Equal(t, db.URL, url)
 	require.Equal(t, db.Version, server.Version())
+
+	t.Run("HasAnIdentityOfItsOwn", func(t *testing.T) {
+		const identity = "SELECT system_identifier FROM pg_control_system()"
+		require.NotEqual(t, value[int64](t, db, identity), value[int64](t, pgtest.Holding(t), identity))
+	})
 
 	t.Run("EndsSessionsOnRestart", func(t *testing.T) {
 		conn := db.Conn(t)

@@ -30,7 +30,7 @@ func TestChild(t *testing.T) { //nolint:paralleltest // it is the only test of i
 	case "own":
 		holdOn(t, Server(t).instance)
 	case "shared":
-		holdOn(t, shared(t))
+		holdOn(t, quiet.join(t))
 	}
 }
 
@@ -335,7 +335,7 @@ func TestCheckBaseRefusesWhatOthersCanWriteTo(t *testing.T) {
 
 func TestTemplateIsMadeOnceForEachContent(t *testing.T) {
 	t.Parallel()
-	server := shared(t)
+	server := quiet.join(t)
 	files := func(sql string) fstest.MapFS {
 		return fstest.MapFS{"00001_one.sql": {Data: []byte("-- +goose Up\n" + sql + ";\n-- +goose Down\n")}}
 	}
@@ -369,9 +369,23 @@ func TestTemplateIsMadeOnceForEachContent(t *testing.T) {
 	require.NotEqual(t, first, other)
 }
 
+func TestDropDatabaseReleasesWhatHoldsIt(t *testing.T) {
+	t.Parallel()
+	server := Server(t) // a slot waits for every open transaction of its server
+	db := server.New(t)
+	db.Exec(t, "CREATE TABLE x (n int)")
+	db.Exec(t, "SELECT pg_create_logical_replication_slot('slot', 'pgoutput')")
+	_, err := db.Conn(t).Exec(t.Context(), "BEGIN; INSERT INTO x VALUES (1)")
+	require.NoError(t, err)
+	db.Exec(t, "BEGIN; INSERT INTO x VALUES (2); PREPARE TRANSACTION 'left over'")
+	db.Exec(t, "CREATE SUBSCRIPTION sub CONNECTION 'host=nowhere.invalid' PUBLICATION p WITH (connect = false)")
+	require.NoError(t, server.instance.dropDatabase(t.Context(), db.Name))
+	require.ErrorContains(t, server.instance.admin(t.Context(), db.Name, "SELECT 1"), "does not exist")
+}
+
 func TestLogShowsOneDatabaseAndTheBeginningOfStatements(t *testing.T) {
 	t.Parallel()
-	server := shared(t)
+	server := quiet.join(t)
 	db, other := Empty(t), Empty(t)
 	long := "SELECT 1/0" + strings.Repeat("\n, 1", 3*statementLines)
 	_, err := db.Conn(t).Exec(t.Context(), long)

@@ -14,8 +14,10 @@ import (
 	"time"
 )
 
-// The server that all test processes of this user share, as far as this process has joined it.
-var process struct {
+// sharedServer is a server that all test processes of this user share, as far as this process has joined it.
+type sharedServer struct {
+	name string
+
 	mu       sync.Mutex
 	asked    bool
 	users    *os.File // this process's share
@@ -23,32 +25,47 @@ var process struct {
 	err      error
 }
 
-// shared returns the shared server and starts it if no process has. A failure is kept, so that a machine
-// without PostgreSQL says so at once for each test instead of trying again.
-func shared(t testing.TB) *instance {
+var (
+	quiet   = &sharedServer{name: "shared"}
+	holding = &sharedServer{name: "holding"}
+)
+
+// join returns the server and starts it if no process has. A failure is kept, so that a machine without PostgreSQL says so at
+// once for each test instead of trying again.
+func (s *sharedServer) join(t testing.TB) *instance {
 	t.Helper()
-	process.mu.Lock()
-	defer process.mu.Unlock()
-	if !process.asked {
-		process.asked = true
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.asked {
+		s.asked = true
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), busyTimeout+startTimeout)
 		defer cancel()
-		process.users, process.instance, process.err = obtain(ctx, sharedDir(), lingerShared, start)
+		s.users, s.instance, s.err = obtain(ctx, sharedDir(s.name), lingerShared, start)
+		if s.err == nil {
+			s.instance.shared = true
+		}
 	}
-	if process.err != nil {
-		t.Fatalf("%v", process.err)
+	if s.err != nil {
+		t.Fatalf("%v", s.err)
 	}
-	return process.instance
+	return s.instance
 }
 
-// leave gives up the share of the server. The reaper stops it when no process has taken a share for a while.
-func leave() {
-	process.mu.Lock()
-	defer process.mu.Unlock()
-	if process.users != nil {
-		_ = process.users.Close()
+// leave gives up the share. The reaper stops the server when no process has taken a share for a while.
+func (s *sharedServer) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.users != nil {
+		_ = s.users.Close()
 	}
-	process.users, process.instance, process.err = nil, nil, errors.New("pgtest.Main has returned: the server is gone")
+	s.users, s.instance, s.err = nil, nil, errors.New("pgtest.Main has returned: the server is gone")
+}
+
+// leave gives up all shares of this process.
+func leave() {
+	quiet.leave()
+	holding.leave()
+	fresh.leave()
 }
 
 // obtain joins dir and returns the running server in it, which outlives its last user by linger.
@@ -81,8 +98,14 @@ func findOrStart(ctx context.Context, dir string, linger time.Duration, start st
 	if err != nil {
 		return nil, err
 	}
-	if i != nil && !i.Ending && i.answersWithin(ctx, busyTimeout) {
-		return i, nil
+	if i != nil && !i.Ending {
+		err := i.answersWithin(ctx, busyTimeout)
+		if err == nil {
+			return i, nil
+		}
+		if i.engine().alive(ctx) == nil { // other processes use it
+			return nil, fmt.Errorf("the test server in %s has not answered for %v; stop it if nothing uses it: %w", i.Dir, busyTimeout, err)
+		}
 	}
 	if i != nil { // Crashed, or its process was killed while it started, or a reaper gave up.
 		if err := i.clear(ctx); err != nil {
@@ -121,10 +144,10 @@ func baseDir() string {
 }
 
 // sharedDir differs by everything that two processes must agree on to share a server.
-func sharedDir() string {
+func sharedDir(name string) string {
 	sum := sha256.Sum256([]byte(strings.Join(settings(), "\n")))
 	version, from := os.Getenv(envVersion), os.Getenv(envFrom)
-	return filepath.Join(baseDir(), fmt.Sprintf("shared%s%s-%x", version, from, sum[:4]))
+	return filepath.Join(baseDir(), fmt.Sprintf("%s%s%s-%x", name, version, from, sum[:4]))
 }
 
 // checkBase makes the directory for all servers. Its name can be guessed, so somebody else may have made it first.
