@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/pace"
 )
 
 const (
@@ -28,14 +29,15 @@ const (
 	missedMax = 4
 	// attemptTimeout bounds one statement. A half-open connection is noticed by it, while the lease still lives.
 	attemptTimeout = 2 * time.Second
-	// steadyAfter is when a run that has not failed counts as one that works.
-	steadyAfter = 10 * time.Second
 	// controlPause bounds what a flood of notifications can cost.
 	controlPause = 20 * time.Millisecond
 	// releasePatience is how long Stop tries to give back leases and to remove the row of this process, when rows are
 	// locked or the server is away.
 	releasePatience = 5 * time.Second
 )
+
+// steadyAfter is when a run that has not failed counts as one that works.
+var steadyAfter = pace.Of(10 * time.Second)
 
 // TTL is how long the lease of a target with calls of callTimeout lives from each renewal: MinTTL, or so long that
 // the longest call may still start right before the next renewal.

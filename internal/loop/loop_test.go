@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/pace"
 )
 
 type world struct {
@@ -60,6 +61,12 @@ func (w *world) count(name loop.Name, target string) float64 {
 	return value(w.metrics.LoopFailures.WithLabelValues(string(name), target))
 }
 
+// What docs/metrics.md and docs/psql.md promise.
+func TestDefaults(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, pace.Of(5*time.Second), loop.Lasting)
+}
+
 func TestFailureIsToldUntilItEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -88,10 +95,10 @@ func TestOneFailureLastsWhenNothingSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := setup()
 		w.Loop(loop.Steer, "eu").Failed(errors.New("cut off"))
-		time.Sleep(19 * time.Second)
+		time.Sleep(pace.Of(19 * time.Second))
 		require.Empty(t, w.failing(loop.Lasting))
-		time.Sleep(time.Second)
-		require.Equal(t, []string{"loop steer of target eu has been failing for 20s: cut off"}, w.failing(loop.Lasting))
+		time.Sleep(pace.Of(time.Second))
+		require.Equal(t, []string{fmt.Sprintf("loop steer of target eu has been failing for %s: cut off", pace.Of(20*time.Second))}, w.failing(loop.Lasting))
 	})
 }
 

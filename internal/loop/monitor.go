@@ -10,21 +10,26 @@ import (
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/pace"
+)
+
+var (
+	// Lasting is how long a loop fails before the process is not ready and psql shows it: a lost connection is mended sooner.
+	Lasting = pace.Of(5 * time.Second)
+	// silentAfter is when one failure is enough because nothing has succeeded since. Some loops have their next turn after
+	// 15 s; until then nobody knows.
+	silentAfter = pace.Of(20 * time.Second)
+	// steadyAfter is how long the owner of a target runs before what failed in the run before counts as mended.
+	steadyAfter = pace.Of(30 * time.Second)
 )
 
 const (
-	// Lasting is how long a loop fails before the process is not ready and psql shows it: a lost connection is mended sooner.
-	Lasting = 5 * time.Second
-	// silentAfter is when one failure is enough because nothing has succeeded since. Some loops have their next turn after
-	// 15 s; until then nobody knows.
-	silentAfter = 20 * time.Second
-	// stuckAfter is when a turn that has not come back counts as failing.
+	// stuckAfter is when a turn that has not come back counts as failing. A busy machine needs seconds for some turns, so
+	// test builds wait as long.
 	stuckAfter = 20 * time.Second
 	// logAgainMin and logAgainMax are the first and the longest pause before the log says again that a loop fails.
 	logAgainMin = 10 * time.Second
 	logAgainMax = 10 * time.Minute
-	// steadyAfter is how long the owner of a target runs before what failed in the run before counts as mended.
-	steadyAfter = 30 * time.Second
 	// checkEvery is how often turns that do not come back are looked for.
 	checkEvery = time.Second
 )

@@ -8,16 +8,15 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
-const (
-	// lookEvery is how often the Reporter looks for what has changed, and writeEvery how often it writes what goes on failing.
-	lookEvery  = time.Second
-	writeEvery = 5 * time.Second
-	// writeTimeout bounds one write: the connection may be dead.
-	writeTimeout = 2 * time.Second
-)
+// lookEvery is how often the Reporter looks for what has changed, and writeEvery how often it writes what goes on failing.
+var lookEvery, writeEvery = pace.Of(time.Second), pace.Of(5 * time.Second)
+
+// writeTimeout bounds one write: the connection may be dead.
+const writeTimeout = 2 * time.Second
 
 var errSlow = errors.New("the database does not answer in time")
 

@@ -14,6 +14,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -30,10 +31,13 @@ const (
 	// the first and the longest pause before applies are tried again that a person's transaction holds.
 	openAgain     = 20 * time.Millisecond
 	openAgainMost = 200 * time.Millisecond
+)
+
+var (
 	// openLook is how often applies to be opened are looked for when nothing tells of any.
-	openLook = 30 * time.Second
+	openLook = pace.Of(30 * time.Second)
 	// countEvery is how often applies that have not ended are counted.
-	countEvery = 15 * time.Second
+	countEvery = pace.Of(15 * time.Second)
 )
 
 // unopened returns the applies that are not open by their transactions, if changes of base tables in a page may belong to

@@ -6,13 +6,13 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/pace"
 )
 
-const (
-	// againMin and againMax are the first and the longest pause before a duty that failed is tried again.
-	againMin = 500 * time.Millisecond
-	againMax = 15 * time.Second
-)
+// againMin and againMax are the first and the longest pause before a duty that failed is tried again.
+const againMin = 500 * time.Millisecond
+
+var againMax = pace.Of(15 * time.Second)
 
 // duty is one of the leader's tasks. It fails alone.
 type duty struct {

@@ -9,11 +9,18 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
+var (
+	// houseEvery is how often the leader keeps house.
+	houseEvery = pace.Of(30 * time.Second)
+	// namesEvery is how often names are forgotten that have a row: release() removes targets; and they may be many.
+	namesEvery = pace.Of(30 * time.Second)
+)
+
 const (
-	houseEvery  = 30 * time.Second
 	rotateAfter = 5 * time.Minute
 	// forgetAgain is the time until more of many old applies go.
 	forgetAgain = time.Second

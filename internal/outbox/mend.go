@@ -8,17 +8,19 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
 const (
 	// mendLock is how long a repair waits for a lock: while it does, writers wait behind it.
 	mendLock = 100 * time.Millisecond
-	// mendAgainMost is the longest pause before a resource is tried again that could not be mended.
-	mendAgainMost = 10 * time.Minute
 	// lacksRight is the SQLSTATE of insufficient_privilege.
 	lacksRight = "42501"
 )
+
+// mendAgainMin and mendAgainMost are the first and the longest pause before a resource is tried again that could not be mended.
+var mendAgainMin, mendAgainMost = houseEvery / 2, pace.Of(10 * time.Minute)
 
 // mender generates capture code again where that helps, and tells of the rest, once.
 type mender struct {
@@ -93,7 +95,7 @@ func (m *mender) mend(ctx context.Context, p problem) (try, error) {
 		m.steward.Logger.Info("capture_mended", "resource", p.Resource, "problem", p.Problem)
 		return try{}, nil
 	}
-	t.pause = min(max(2*t.pause, houseEvery/2), mendAgainMost)
+	t.pause = min(max(2*t.pause, mendAgainMin), mendAgainMost)
 	t.next = time.Now().Add(t.pause)
 	return t, nil
 }

@@ -15,12 +15,8 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
-const (
-	// targetNames bounds how many unknown targets a resource may make visible at once.
-	targetNames = 1000
-	// namesEvery is how often names are forgotten that have a row: release() removes targets; and they may be many.
-	namesEvery = 30 * time.Second
-)
+// targetNames bounds how many unknown targets a resource may make visible at once.
+const targetNames = 1000
 
 // registrar makes targets visible that rows name and no config has. A name that cannot be registered fails alone.
 type registrar struct {

@@ -11,11 +11,14 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/pace"
 )
 
+// poolEvery is how often a pool is asked for a connection that answers.
+var poolEvery = pace.Of(10 * time.Second)
+
 const (
-	// poolEvery is how often a pool is asked for a connection that answers, and poolTimeout how long that may take.
-	poolEvery   = 10 * time.Second
+	// poolTimeout is how long an answer may take.
 	poolTimeout = 5 * time.Second
 	// poolAgain is the pause after it did not answer.
 	poolAgain = time.Second

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/migrate"
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/pace"
 )
 
 const (
@@ -33,12 +35,15 @@ const (
 	rowsConns   = 4
 	directConns = 2
 	leaseConns  = 2
-	// catalogEvery is how often definitions are read again when nobody says that they changed.
-	catalogEvery = 30 * time.Second
-	// catalogAgain is the pause after they could not be read.
+	// catalogAgain is the pause after definitions could not be read.
 	catalogAgain = 2 * time.Second
+)
+
+var (
+	// catalogEvery is how often definitions are read again when nobody says that they changed.
+	catalogEvery = pace.Of(30 * time.Second)
 	// steerEvery is how often an owner looks for what a person has changed when nobody says so.
-	steerEvery = 15 * time.Second
+	steerEvery = pace.Of(15 * time.Second)
 )
 
 // Event is one driver call, for whoever watches.
@@ -55,6 +60,9 @@ type Options struct {
 	Events func(Event)
 	// Listening is told the address of the HTTP server. Nil: nobody is.
 	Listening func(addr string)
+
+	// SteerEvery is for tests of notifications, which lengthen the poll for what a person has changed. Default: 15 s.
+	SteerEvery time.Duration
 }
 
 // Server runs every loop of one process.
@@ -92,6 +100,7 @@ func New(opts Options) *Server {
 	if opts.Registry == nil {
 		opts.Registry = prometheus.NewRegistry()
 	}
+	opts.SteerEvery = cmp.Or(opts.SteerEvery, steerEvery)
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"

@@ -105,7 +105,7 @@ func (s *Server) syncConfig(t config.Target, grant *lease.Grant, owner *apply.Ow
 // steer tells the owner of commands, until the grant drains.
 func (s *Server) steer(ctx context.Context, grant *lease.Grant, owner *apply.Owner, control <-chan struct{}) error {
 	entry := s.loops.Loop(loop.Steer, grant.Target)
-	timer := time.NewTimer(steerEvery)
+	timer := time.NewTimer(s.opts.SteerEvery)
 	defer timer.Stop()
 	for {
 		select {
@@ -124,7 +124,7 @@ func (s *Server) steer(ctx context.Context, grant *lease.Grant, owner *apply.Own
 			return err
 		}
 		entry.Succeeded()
-		timer.Reset(steerEvery)
+		timer.Reset(s.opts.SteerEvery)
 	}
 }
 
