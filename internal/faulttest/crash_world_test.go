@@ -23,7 +23,7 @@ import (
 
 const (
 	// crashPatience is how long a test waits for what must happen on a busy machine.
-	crashPatience = 60 * time.Second
+	crashPatience = 90 * time.Second
 	// crashGlance is the pause between two looks at what tells nobody that it has changed.
 	crashGlance = 20 * time.Millisecond
 )
@@ -36,23 +36,12 @@ type crashWorld struct {
 	t        *testing.T
 	db       *pgtest.DB
 	dir      string
-	binary   string // with crash points
 	endpoint *crashEndpoint
 }
 
-// crashBinary builds reconciler with crash points.
-func crashBinary(t *testing.T) string {
+func newCrashWorld(t *testing.T, db *pgtest.DB) *crashWorld {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "reconciler")
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "build", "-tags=faults", "-o", binary, "../../cmd/reconciler")
-	said, err := cmd.CombinedOutput()
-	require.NoError(t, err, string(said))
-	return binary
-}
-
-func newCrashWorld(t *testing.T, binary string, db *pgtest.DB) *crashWorld {
-	t.Helper()
-	w := &crashWorld{t: t, db: db, dir: t.TempDir(), binary: binary, endpoint: newCrashEndpoint(t)}
+	w := &crashWorld{t: t, db: db, dir: t.TempDir(), endpoint: newCrashEndpoint(t)}
 	w.configure("3s")
 	return w
 }
@@ -186,7 +175,7 @@ func (w *crashWorld) cli(args ...string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(w.t.Context(), 2*crashPatience, errors.New("the command takes too long"))
 	defer cancel()
-	cmd := exec.CommandContext(ctx, w.binary, append(args, "-c", w.path("reconciler.yaml"))...)
+	cmd := exec.CommandContext(ctx, binary, append(args, "-c", w.path("reconciler.yaml"))...)
 	cmd.Env = w.environ()
 	said, err := cmd.CombinedOutput()
 	require.NoError(w.t, err, "%v: %s", args, said)
@@ -216,7 +205,7 @@ func (w *crashWorld) start(at crash.Name, visit int, args ...string) *crashProce
 	require.NoError(w.t, err)
 	defer file.Close()
 	p := &crashProcess{w: w, log: file.Name(), exited: make(chan struct{})}
-	p.cmd = exec.CommandContext(context.WithoutCancel(w.t.Context()), w.binary, append(args, "-c", w.path("reconciler.yaml"))...)
+	p.cmd = exec.CommandContext(context.WithoutCancel(w.t.Context()), binary, append(args, "-c", w.path("reconciler.yaml"))...)
 	p.cmd.Env, p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = w.environ(), w.dir, file, file
 	if at != "" {
 		p.cmd.Env = append(p.cmd.Env, fmt.Sprintf("RECONCILER_CRASH=%s:kill:%d", at, visit), "RECONCILER_CRASH_LOG="+w.path("crashed"))

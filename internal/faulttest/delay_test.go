@@ -12,7 +12,7 @@ const (
 	// 5 s. The median of some changes is compared: a busy machine may be late with one.
 	delayMost    = 2500 * time.Millisecond
 	delayChanges = 5
-	delayLongest = 30 * time.Second // then nothing comes of it
+	delayLongest = 90 * time.Second // then nothing comes of it
 	// soonAsleep is when the leader has gone to sleep, if no transaction is open.
 	soonAsleep = 600 * time.Millisecond
 	// crowded is for how long commits come one after the other, so that the leader wants no NOTIFY for each.
@@ -48,15 +48,16 @@ func (w *world) lookForDelay() {
 		}
 		took = append(took, time.Since(begun))
 		if time.Since(begun) >= delayLongest {
-			break
+			w.violate("I1 rest", "a change is not called for within %s", delayLongest)
+			return
 		}
 	}
 	w.note("at rest a change (from a crowd: %v) is called for after %v", w.plan.Honest, took)
 	slices.Sort(took)
-	if took[len(took)/2] > delayMost {
+	if took[len(took)/2] > delayMost && timed() {
 		w.violate("wake-up", "at rest a change (from a crowd: %v) is called for after %v", w.plan.Honest, took)
 	}
-	if code, said := w.wait(30 * time.Second); code != 0 {
+	if code, said := w.wait(patience); code != 0 {
 		w.violate("I1 rest", "it does not come to rest again: %s", clip(said))
 	}
 }

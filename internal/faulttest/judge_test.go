@@ -166,7 +166,7 @@ func (w *world) firstCallsEnd() {
 // outboxIsBounded checks that nobody is behind, so that retention may empty the outbox. I9.
 func (w *world) outboxIsBounded() {
 	left := ""
-	for range 100 {
+	for range 900 {
 		for w.text(`SELECT reconciler.retain('1 minute', $1::bigint, '0')`, w.plan.MaxRows) != "" {
 			continue // it does one thing at a time
 		}

@@ -5,10 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Kinds of faults of which a world has up to three, beside the others: what users, neighbours and operators of the same
@@ -128,29 +125,5 @@ func (p *plan) addNovelties(r *rand.Rand, kinds []string, within time.Duration) 
 	}
 	if p.has(faultSettings) { // its condition depends on the session's time zone
 		p.Resources = append(p.Resources, "day")
-	}
-}
-
-// The flags choose, and each kind comes about.
-func TestNoveltiesAreChosenBySeed(t *testing.T) {
-	t.Parallel()
-	var all []string
-	for _, n := range novelties {
-		all = append(all, n.kind)
-	}
-	struck := map[string]bool{}
-	for seed := range uint64(300) {
-		p := newPlanOf(seed, all)
-		require.Equal(t, p, newPlanOf(seed, all))
-		require.NotEmpty(t, p.Novel)
-		require.True(t, slices.IsSortedFunc(p.Faults, func(a, b fault) int { return cmp.Compare(a.At, b.At) }))
-		for _, f := range p.Faults {
-			struck[f.Kind] = true
-		}
-		require.Empty(t, newPlanOf(seed, nil).Novel)
-		require.Equal(t, []string{faultClock}, newPlanOf(seed, []string{faultClock}).Novel)
-	}
-	for _, kind := range all {
-		require.True(t, struck[kind], kind)
 	}
 }

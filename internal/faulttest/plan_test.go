@@ -6,10 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // Kinds of faults, and of orders that people give meanwhile.
@@ -308,36 +305,4 @@ func pass(d time.Duration, done <-chan struct{}) {
 	case <-timer.C:
 	case <-done:
 	}
-}
-
-// A seed is worth keeping only if it gives the same world again.
-func TestPlanDependsOnItsSeedAlone(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	kinds := map[string]bool{}
-	applies := map[bool]int{} // worlds, by whether there are commands
-	for seed := range uint64(200) {
-		p := newPlan(seed)
-		require.Equal(t, p, newPlan(seed))
-		seen[p.String()] = true
-		require.True(t, slices.IsSortedFunc(p.Faults, func(a, b fault) int { return cmp.Compare(a.At, b.At) }))
-		for _, f := range p.Faults {
-			kinds[f.Kind] = true
-		}
-		if p.Applies > 0 {
-			applies[p.Operator]++
-		}
-	}
-	require.Greater(t, applies[true], 50)
-	require.Greater(t, applies[false], 50)
-	require.Less(t, applies[true]+applies[false], 180)
-	require.Len(t, seen, 200)
-	for _, w := range weights {
-		require.True(t, kinds[w.kind], w.kind)
-	}
-	for _, b := range blows {
-		require.True(t, kinds[b.kind], b.kind)
-	}
-	require.True(t, kinds[faultDisk])
-	require.True(t, kinds[faultLateWord])
 }

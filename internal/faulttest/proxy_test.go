@@ -1,17 +1,13 @@
 package faulttest_test
 
 import (
-	"io"
 	"math/rand/v2"
 	"net"
 	"net/url"
 	"slices"
 	"strings"
 	"sync"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 )
 
 // proxy stands between one replica and PostgreSQL, as a network does.
@@ -246,67 +242,4 @@ func (p *proxy) thaw() {
 func (p *proxy) openLocked() {
 	close(p.thawed)
 	p.thawed = make(chan struct{})
-}
-
-// A tester whose faults do nothing proves nothing.
-func TestProxyCutsDelaysAndFreezes(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				_, _ = io.Copy(conn, conn) // until the other side ends
-				conn.Close()
-			}()
-		}
-	}()
-	p, err := newProxy("postgres://" + l.Addr().String() + "/")
-	require.NoError(t, err)
-	defer p.close()
-	conn, err := net.Dial("tcp", p.listeners[0].Addr().String())
-	require.NoError(t, err)
-	defer conn.Close()
-	answered := make(chan error, 1)
-	ask := func() {
-		_, err := conn.Write([]byte("x"))
-		if err == nil {
-			_, err = io.ReadFull(conn, make([]byte, 1))
-		}
-		answered <- err
-	}
-	ask()
-	require.NoError(t, <-answered)
-
-	p.freeze()
-	go ask()
-	select {
-	case err := <-answered:
-		require.Fail(t, "a frozen proxy passes nothing", "%v", err)
-	case <-time.After(100 * time.Millisecond):
-	}
-	p.thaw()
-	require.NoError(t, <-answered)
-
-	p.slow(50 * time.Millisecond)
-	begun := time.Now()
-	ask()
-	require.NoError(t, <-answered)
-	require.GreaterOrEqual(t, time.Since(begun), 100*time.Millisecond, "both ways")
-	p.slow(0)
-
-	p.refuse(true)
-	p.cutAll()
-	ask()
-	require.Error(t, <-answered)
-	other, err := net.Dial("tcp", p.listeners[0].Addr().String())
-	require.NoError(t, err)
-	defer other.Close()
-	_, err = io.ReadFull(other, make([]byte, 1))
-	require.Error(t, err)
 }

@@ -1,10 +1,8 @@
 package faulttest_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -30,12 +27,6 @@ func rareRemoveBinaries() {
 	defer rareBuilds.mu.Unlock()
 	_ = os.RemoveAll(rareBuilds.dir)
 	rareBuilds.dir, rareBuilds.built = "", nil
-}
-
-// rareBinary builds the command reconciler, which says that it is of a version, without the race detector.
-func rareBinary(t *testing.T, version string) string {
-	t.Helper()
-	return rareBuild(t, "reconciler-"+version, "-ldflags=-X main.version="+version)
 }
 
 // rareShiftVariable holds the seconds by which the clock of rareShiftedBinary is wrong.
@@ -100,63 +91,4 @@ func rareBuild(t *testing.T, name string, flags ...string) string {
 	}
 	require.NoError(t, err)
 	return path
-}
-
-// rareRun runs a program of the system to its end.
-func rareRun(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	out, err := rareTry(t, name, args...)
-	require.NoError(t, err)
-	return out
-}
-
-func rareTry(t *testing.T, name string, args ...string) (string, error) {
-	t.Helper()
-	// Debian keeps some of them where not everybody looks.
-	for _, dir := range []string{"/usr/sbin/", "/sbin/"} {
-		if _, err := exec.LookPath(name); err != nil {
-			if _, err := os.Stat(dir + name); err == nil {
-				name = dir + name
-			}
-		}
-	}
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(t.Context()), rarePatience, errors.New(name+" takes too long"))
-	defer cancel()
-	cmd := exec.CommandContext(ctx, name, args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("%s %q: %w\n%s%s", name, args, err, stdout.String(), stderr.String())
-	}
-	return stdout.String(), nil
-}
-
-const (
-	// rarePatience is how long a test waits for what must happen on a busy machine.
-	rarePatience = 40 * time.Second
-	// rareGlance is the pause between two looks at what tells nobody that it has changed.
-	rareGlance = 20 * time.Millisecond
-	// rareTakeover is how long a target may rest after its owner was killed or cut off, on a busy machine.
-	rareTakeover = 15 * time.Second
-)
-
-// rareEventually looks until there is nothing wrong any more, and returns how long that took.
-func rareEventually(t *testing.T, within time.Duration, wrong func() error, what string) time.Duration {
-	t.Helper()
-	began := time.Now()
-	timeout := time.NewTimer(within)
-	defer timeout.Stop()
-	ticker := time.NewTicker(rareGlance)
-	defer ticker.Stop()
-	for {
-		err := wrong()
-		if err == nil {
-			return time.Since(began)
-		}
-		select {
-		case <-ticker.C:
-		case <-timeout.C:
-			require.NoError(t, err, "not within %s: %s", within, what)
-		}
-	}
 }

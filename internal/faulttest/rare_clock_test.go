@@ -1,3 +1,5 @@
+//go:build long
+
 package faulttest_test
 
 import (

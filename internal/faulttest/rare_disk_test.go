@@ -1,21 +1,18 @@
+//go:build long
+
 package faulttest_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -23,70 +20,6 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
-
-// rareDisk is a small file system. It is mounted in a mount namespace of its own, which needs no root and leaves nothing
-// behind: a process that is in it must be started there.
-type rareDisk struct {
-	Dir   string   // where processes that enter find it
-	Seen  string   // where this process finds it
-	Enter []string // command that runs another one there
-
-	t *testing.T
-}
-
-// newRareDisk makes one of this size, such as 1m.
-func newRareDisk(t *testing.T, size string) *rareDisk {
-	t.Helper()
-	dir := t.TempDir()
-	unshare, enter := []string{"--mount"}, []string{"nsenter", "--mount"}
-	if os.Geteuid() != 0 {
-		unshare, enter = append(unshare, "--map-root-user"), append(enter, "--user", "--preserve-credentials")
-	}
-	// cat ends with this process, however that ends, and the namespace with cat.
-	script := fmt.Sprintf("mount -t tmpfs -o size=%s none %s && echo mounted && exec cat", size, dir)
-	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "unshare", append(unshare, "sh", "-c", script)...)
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() {
-		_ = stdin.Close()
-		_ = cmd.Wait() // it has done its work
-	})
-	said, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(t, err, stderr.String())
-	require.Equal(t, "mounted\n", said)
-	pid := strconv.Itoa(cmd.Process.Pid)
-	return &rareDisk{Dir: dir, Seen: filepath.Join("/proc", pid, "root", dir), Enter: append(enter, "--target", pid), t: t}
-}
-
-func (d *rareDisk) ballast() string { return filepath.Join(d.Seen, "ballast") }
-
-// fill leaves no room.
-func (d *rareDisk) fill() {
-	d.t.Helper()
-	f, err := os.OpenFile(d.ballast(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	require.NoError(d.t, err)
-	defer f.Close()
-	_, err = io.Copy(f, rareZeros{})
-	require.ErrorIs(d.t, err, syscall.ENOSPC)
-}
-
-// free gives the room back that fill took.
-func (d *rareDisk) free() {
-	d.t.Helper()
-	require.NoError(d.t, os.Remove(d.ballast()))
-}
-
-type rareZeros struct{}
-
-func (rareZeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
-}
 
 // rareWatch looks at the files of a directory all the time, as readers of a target do, and says what was wrong.
 type rareWatch struct {

@@ -1,3 +1,5 @@
+//go:build long
+
 package faulttest_test
 
 import (
@@ -173,30 +175,4 @@ func rareInOrder(all []rareCall) error {
 		objects[c.Object] = last{c.Term, c.Revision, max(l.version, c.Version)}
 	}
 	return nil
-}
-
-// The check above can fail.
-func TestRareOrderOfCallsIsChecked(t *testing.T) {
-	t.Parallel()
-	call := func(object string, revision, term, version int64) rareCall {
-		return rareCall{Event: "begin", Action: "apply", Object: object, Revision: revision, Term: term, Version: version}
-	}
-	overlap := call("app/1", 1, 1, 1)
-	overlap.Event = "overlap"
-	const shown = `{Event:begin Action:apply Object:app/1 Version:1 Revision:1 Term:1 From:}: `
-	for name, tc := range map[string]struct {
-		calls []rareCall
-		want  string
-	}{
-		"OverlappingCall": {[]rareCall{overlap}, `{Event:overlap Action:apply Object:app/1 Version:1 Revision:1 Term:1 From:}: another call for the object is under way`},
-		"DeposedOwner":    {[]rareCall{call("app/2", 2, 2, 2), call("app/1", 1, 1, 1)}, shown + "after a call of term 2"},
-		"OlderRevision":   {[]rareCall{call("app/1", 2, 1, 1), call("app/1", 1, 1, 1)}, shown + "after revision 2"},
-		"OlderVersion":    {[]rareCall{call("app/1", 1, 1, 2), call("app/1", 1, 1, 1)}, shown + "after version 2"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			require.EqualError(t, rareInOrder(tc.calls), tc.want)
-		})
-	}
-	require.NoError(t, rareInOrder([]rareCall{call("app/1", 2, 1, 1), call("app/2", 1, 1, 1), call("app/1", 1, 2, 1)}))
 }

@@ -115,7 +115,7 @@ func (w *world) measure(calls []call) {
 		r := &w.recoveries[i]
 		r.Lost = w.stalls.between(r.From, r.From.Add(r.Took))
 		w.note("recovery: %s of %s took %s from %s", r.Kind, r.What, r.Took.Round(time.Millisecond), r.From.Format("15:04:05.000"))
-		if r.late() {
+		if r.late() && timed() {
 			w.violate("recovery", "%s of %s took %s, the bound is %s and the machine lost %s", r.Kind, r.What, r.Took, r.Bound, r.Lost)
 		}
 	}

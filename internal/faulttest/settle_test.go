@@ -222,7 +222,7 @@ func (w *world) killed() bool {
 // leave stops every process in good order, and looks at what is left behind. A target that was taken over from a dead
 // owner is clean soon after its first sync.
 func (w *world) leave() {
-	for range 100 {
+	for range 900 {
 		if w.text(`SELECT bool_and(clean) FROM reconciler.targets WHERE configured`) == "true" {
 			break
 		}
@@ -233,7 +233,7 @@ func (w *world) leave() {
 	}
 	for _, r := range w.replicas {
 		p := r.process()
-		if !p.ends(30 * time.Second) {
+		if !p.ends(90 * time.Second) {
 			w.violate("stop", "%s (process %d) does not end after SIGTERM", r.name, p.pid)
 			continue
 		}
@@ -249,7 +249,7 @@ func (w *world) leave() {
 			continue // the pooler keeps some for later
 		}
 		left := ""
-		for range 200 {
+		for range 900 {
 			if left = w.text(sql); left == "0" {
 				break
 			}
