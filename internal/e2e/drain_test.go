@@ -10,11 +10,11 @@ import (
 
 // busy runs a process that is in the middle of four calls, which end when the gate opens, and has four more objects to
 // apply.
-func busy(t *testing.T, change ...object) (w *world, d *daemon, openGate func()) {
+func busy(t *testing.T, timeout string, change ...object) (w *world, d *daemon, openGate func()) {
 	t.Helper()
 	w = newWorld(t)
 	w.exec(fleet)
-	target := w.journalTarget("eu", 0, object{"concurrency": 4, "timeout": "6s"})
+	target := w.journalTarget("eu", 0, object{"concurrency": 4, "timeout": timeout})
 	w.configure([]object{target}, change...)
 	d = w.start()
 	d.awaits("sync_complete")
@@ -34,7 +34,7 @@ func (w *world) nothingFailed() {
 // C34: SIGTERM lets the calls in flight end, and records them; nothing else begins.
 func TestTermFinishesWhatHasBegun(t *testing.T) {
 	t.Parallel()
-	w, d, openGate := busy(t)
+	w, d, openGate := busy(t, "1m")
 	d.signal(syscall.SIGTERM)
 	d.awaits("target_draining")
 	w.exec(`INSERT INTO apps (id, region) VALUES (9, 'eu')`)
@@ -59,7 +59,7 @@ func TestTermFinishesWhatHasBegun(t *testing.T) {
 // C34: whoever cannot wait sends the signal again.
 func TestSecondSignalEndsItAtOnce(t *testing.T) {
 	t.Parallel()
-	w, d, openGate := busy(t)
+	w, d, openGate := busy(t, "15s") // for which the next process waits
 	d.signal(syscall.SIGTERM)
 	d.awaits("draining")
 	d.signal(syscall.SIGTERM) // its calls do not end before the gate is open
@@ -78,7 +78,7 @@ func TestSecondSignalEndsItAtOnce(t *testing.T) {
 // C34: calls that outlast shutdown_timeout are cancelled, and are no failures either.
 func TestCallsThatOutlastShutdownTimeoutAreCancelled(t *testing.T) {
 	t.Parallel()
-	w, d, openGate := busy(t, object{"shutdown_timeout": "500ms"})
+	w, d, openGate := busy(t, "15s", object{"shutdown_timeout": "500ms"})
 	d.signal(syscall.SIGINT)
 	require.Equal(t, 1, d.code())
 	require.Equal(t, "reconciler: stop: stop ownership: what still ran was cut off: draining took longer than shutdown_timeout", d.log.last())

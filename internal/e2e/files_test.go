@@ -98,7 +98,7 @@ func (w *world) equal(targets ...string) {
 	w.t.Helper()
 	want := w.rows()
 	for _, target := range targets {
-		require.NoError(w.t, w.differs(target, want[target]))
+		require.NoError(w.t, w.differs(target, want[target]), "VIOLATION: wait() says that everything is applied")
 	}
 }
 

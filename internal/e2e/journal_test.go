@@ -141,7 +141,7 @@ func TestCallsForOneObjectComeInOrder(t *testing.T) {
 	writers.stop()
 	w.wait()
 	all := w.journal("eu")
-	require.NoError(t, inOrder(all))
+	require.NoError(t, inOrder(all), "VIOLATION: calls out of order")
 	require.GreaterOrEqual(t, all[len(all)-1].Term, int64(3))
 	require.Equal(t, w.rows()["eu"], files(t, w.path("eu/objects")))
 	d.stop()

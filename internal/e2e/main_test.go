@@ -8,8 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
@@ -35,12 +33,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	code := pgtest.Main(m)
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	return pgtest.Main(m)
 }
 
 func build(output, pkg string) error {

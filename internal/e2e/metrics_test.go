@@ -19,9 +19,14 @@ import (
 // metrics asks the daemon for its series.
 func (d *daemon) metrics() map[string]*dto.MetricFamily {
 	d.t.Helper()
-	status, body, err := d.get("/metrics")
-	require.NoError(d.t, err)
-	require.Equal(d.t, 200, status, body)
+	var body string
+	eventually(d.t, patience, func() (err error) {
+		var status int
+		if status, body, err = d.get("/metrics"); err == nil && status != 200 {
+			err = errors.New(body)
+		}
+		return err
+	}, "metrics")
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(body))
 	require.NoError(d.t, err, body)

@@ -8,11 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/stretchr/testify/require"
 )
 
+// giant is how many rows a giant transaction has: a million in the long tier.
+var giant = 200_000
+
+func init() {
+	if pgtest.Long {
+		giant = 1_000_000
+	}
+}
+
 const (
-	giant = 1_000_000
 	// Of the rows of a giant transaction one in so many runs in the end, and is a call.
 	giantRuns = 100
 	// giantPatience is for a busy machine; the work takes seconds.
@@ -47,15 +56,15 @@ func (w *world) arrives(r *receiver, id int, target string) time.Duration {
 	return time.Since(begun).Round(time.Millisecond)
 }
 
-// C20, I2, I9: a million rows in one transaction. It is a million rows of the outbox and as many objects that are read,
-// coalesced and looked at; but for one in a hundred their rows have been stopped before the commit, past the triggers, so
+// C20, I2, I9: very many rows in one transaction. They are as many rows of the outbox and objects that are read, coalesced
+// and looked at; but for one in a hundred their rows have been stopped before the commit, past the triggers, so
 // that the time goes into reading and not into calls. Changes of others arrive while it is open, and while it is worked
 // off; memory is what a tenth of it takes; in the end the target has the rows that run, each by one call.
 func TestMillionRowsInOneTransaction(t *testing.T) {
 	t.Parallel()
 	w, r := newGiantWorld(t), newReceiver(t, 0)
 	w.exec(fleet)
-	w.configure([]object{r.target("eu", object{"concurrency": 16}), r.target("us")}, object{"log": object{"level": "info", "format": "json"}})
+	w.configure([]object{r.target("eu", object{"concurrency": 16, "timeout": "10m"}), r.target("us")}, object{"log": object{"level": "info", "format": "json"}})
 	w.env = []string{"PROCESS=one"}
 	d := w.start()
 	w.giant(r, giant/10, 1)
@@ -91,29 +100,22 @@ func (w *world) giant(r *receiver, rows, round int) {
 	run(`RESET session_replication_role`)
 	// While it is open it delays nobody.
 	before, beside := w.arrives(r, first-1, "eu"), w.arrives(r, first-2, "us")
+	r.hold("eu")
 	begun = time.Now()
 	run(`COMMIT`)
 
-	// The same target takes what comes after in turn; another one does not wait.
-	slowest, probes, behind := time.Duration(0), 0, make(chan time.Duration, 1)
-	go func() { behind <- w.arrives(r, first-3, "eu") }()
-	same := time.Duration(0)
-	for id := first - 4; same == 0; id-- {
-		slowest, probes = max(slowest, w.arrives(r, id, "us")), probes+1
-		select {
-		case same = <-behind:
-		default:
-		}
-	}
+	// While its target is busy with it another one does not wait.
+	other := w.arrives(r, first-3, "us")
+	r.let("eu")
+	same := w.arrives(r, first-4, "eu")
 	eventually(w.t, giantPatience, func() error {
 		if left := w.text(`SELECT lag FROM reconciler.status WHERE target = 'eu'`); left != "0" {
 			return fmt.Errorf("%s revisions behind", left)
 		}
 		return nil
 	}, "the transaction is worked off")
-	w.t.Logf("%d rows, inserted in %s; worked off %s after the commit; a change while it was open: same target %s, other target %s; after the commit: same target %s, other target at most %s (of %d)",
-		rows, inserted, time.Since(begun).Round(time.Millisecond), before, beside, same, slowest, probes)
-	require.Greater(w.t, probes, 1, "changes of the other target arrive while the transaction is worked off")
+	w.t.Logf("%d rows, inserted in %s; worked off %s after the commit; a change while it was open: same target %s, other target %s; after the commit: same target %s, other target %s",
+		rows, inserted, time.Since(begun).Round(time.Millisecond), before, beside, same, other)
 	r.settled(w, "eu", "us")
 	require.Len(w.t, w.rows()["eu"], known+rows/giantRuns+2)
 	require.Equal(w.t, applies+rows/giantRuns+2, r.applies("eu"), "each row that runs is applied once")

@@ -134,6 +134,21 @@ func (d *daemon) logged(message string, attributes ...any) int {
 	return n
 }
 
+// failures are messages about what failed; that a machine is slow brings about none of them.
+var failures = []string{
+	"apply_not_opened", "call_failed", "capture_broken", "cursor_below_floor", "database_restored", "dependency_not_expanded", "driver_panicked",
+	"leader_cursor_below_floor", "rights_missing", "rows_unfit", "rows_unreadable", "run_failed", "run_panicked", "server_refused", "sync_failed",
+	"target_not_registered", "target_stopped", "targets_unreadable",
+}
+
+// failedNothing looks for such messages.
+func (d *daemon) failedNothing() {
+	d.t.Helper()
+	for _, line := range d.log.all() {
+		require.NotContains(d.t, failures, line["msg"], line)
+	}
+}
+
 func matches(line object, message string, attributes []any) bool {
 	if line["msg"] != message {
 		return false
@@ -148,7 +163,7 @@ func matches(line object, message string, attributes []any) bool {
 
 // get asks the daemon's HTTP server.
 func (d *daemon) get(path string) (status int, body string, err error) {
-	ctx, cancel := context.WithTimeoutCause(d.t.Context(), 5*time.Second, errors.New("the daemon's HTTP server does not answer"))
+	ctx, cancel := context.WithTimeoutCause(d.t.Context(), patience, errors.New("the daemon's HTTP server does not answer"))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.address+path, nil)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -37,8 +36,7 @@ type received struct {
 	process  string            // who made its last call
 	calls    int
 	applies  int           // of calls
-	last     time.Time     // when the last call began
-	gap      time.Duration // the longest time without a call since rest was called
+	gate     chan struct{} // calls wait until it is closed; nil: they do not
 }
 
 // received is the body of a call.
@@ -77,6 +75,9 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	id := c.Resource + "/" + c.Key + ".json"
 	r.begin(c, id, req.Header.Get("X-Process"))
+	if gate := r.gate(c.Target); gate != nil {
+		pass(patience, gate)
+	}
 	if r.delay > 0 {
 		pass(rand.N(r.delay), req.Context().Done())
 	}
@@ -122,14 +123,12 @@ func (r *receiver) begin(c receivedCall, id, process string) {
 	if c.Action == "apply" {
 		to.applies++
 	}
-	to.gap = max(to.gap, time.Since(to.last))
-	to.last = time.Now()
 }
 
 // of returns what is known of a target. mu must be held.
 func (r *receiver) of(target string) *received {
 	if r.targets[target] == nil {
-		r.targets[target] = &received{objects: map[string]string{}, versions: map[string]int64{}, open: map[string]int64{}, last: time.Now()}
+		r.targets[target] = &received{objects: map[string]string{}, versions: map[string]int64{}, open: map[string]int64{}}
 	}
 	return r.targets[target]
 }
@@ -167,24 +166,24 @@ func (r *receiver) callers() map[string]string {
 	return callers
 }
 
-// rest starts to measure gaps anew.
-func (r *receiver) rest() {
+// hold has the calls for a target wait from now on, until let.
+func (r *receiver) hold(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, to := range r.targets {
-		to.last, to.gap = time.Now(), 0
-	}
+	r.of(target).gate = make(chan struct{})
 }
 
-// gap returns the longest time that a target was without a call since rest was called.
-func (r *receiver) gap() time.Duration {
+func (r *receiver) let(target string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	longest := time.Duration(0)
-	for _, to := range r.targets {
-		longest = max(longest, to.gap, time.Since(to.last))
-	}
-	return longest
+	close(r.of(target).gate)
+	r.of(target).gate = nil
+}
+
+func (r *receiver) gate(target string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of(target).gate
 }
 
 // differs compares what a target was given with what it must have.
@@ -208,40 +207,9 @@ func (r *receiver) settled(w *world, targets ...string) {
 	w.wait()
 	want := w.rows()
 	for _, target := range targets {
-		require.NoError(w.t, r.differs(target, want[target]))
+		require.NoError(w.t, r.differs(target, want[target]), "VIOLATION: wait() says that everything is applied")
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	require.Empty(w.t, strings.Join(r.wrong, "\n"))
-}
-
-// The checks of the receiver can fail.
-func TestReceiverNotesWhatMustNotHappen(t *testing.T) {
-	t.Parallel()
-	one := receivedCall{Action: "apply", Target: "eu", Resource: "app", Key: "1", Term: 1, Spec: json.RawMessage(`{"version": 2}`)}
-	with := func(change func(*receivedCall)) receivedCall {
-		c := one
-		change(&c)
-		return c
-	}
-	for _, c := range []struct {
-		name  string
-		ended bool
-		next  receivedCall
-		want  []string
-	}{
-		{"Next", true, one, nil},
-		{"Twice", false, one, []string{"eu: apply of app/1.json, term 1, by p: while a call of term 1 for the object is under way"}},
-		{"Deposed", true, with(func(c *receivedCall) { c.Term = 0 }), []string{"eu: apply of app/1.json, term 0, by p: after a call of term 1"}},
-		{"TwoOwners", false, with(func(c *receivedCall) { c.Key, c.Term = "2", 2 }), []string{"eu: apply of app/2.json, term 2, by p: while a call of term 1 for app/1.json is under way"}},
-		{"Stale", true, with(func(c *receivedCall) { c.Spec = json.RawMessage(`{"version": 1}`) }), []string{"eu: apply of app/1.json, term 1, by p: version 1 after version 2"}},
-	} {
-		r := &receiver{targets: map[string]*received{}}
-		r.begin(one, "app/1.json", "p")
-		if c.ended {
-			delete(r.targets["eu"].open, "app/1.json")
-		}
-		r.begin(c.next, c.next.Resource+"/"+c.next.Key+".json", "p")
-		require.Equal(t, c.want, slices.Clip(r.wrong), c.name)
-	}
+	require.Empty(w.t, strings.Join(r.wrong, "\n"), "VIOLATION: stale calls, or two at once")
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/stretchr/testify/require"
 )
 
@@ -17,15 +18,16 @@ type crowd struct {
 	*world
 
 	receiver *receiver
+	timeout  string // of calls: the sync after a takeover waits for it
 	targets  []string
 	running  map[string]*daemon // by the name that the process tells the receiver
 	started  int
 }
 
 // newCrowd starts processes, with two targets for each, and returns when each owns two.
-func newCrowd(t *testing.T, processes int) *crowd {
+func newCrowd(t *testing.T, processes int, timeout string) *crowd {
 	t.Helper()
-	c := &crowd{world: newWorld(t), receiver: newReceiver(t, 40*time.Millisecond), running: map[string]*daemon{}}
+	c := &crowd{timeout: timeout, world: newWorld(t), receiver: newReceiver(t, 40*time.Millisecond), running: map[string]*daemon{}}
 	c.exec(fleet + ";" + versions)
 	for i := range 2 * processes {
 		c.targets = append(c.targets, fmt.Sprintf("t%d", i))
@@ -43,7 +45,7 @@ func newCrowd(t *testing.T, processes int) *crowd {
 func (c *crowd) config() []object {
 	var targets []object
 	for _, name := range c.targets {
-		targets = append(targets, c.receiver.target(name, object{"timeout": "3s"}))
+		targets = append(targets, c.receiver.target(name, object{"timeout": c.timeout}))
 	}
 	return targets
 }
@@ -120,23 +122,27 @@ func (c *crowd) load(r *rand.Rand) *writers {
 	return c.write(r, load{writers: 3, every: 10 * time.Millisecond, objects: 40 * len(c.targets), regions: c.targets})
 }
 
-// C52, I3, I10: two, three and five processes share targets out under load. One is killed, another one is cut off from
+// C52, I3, I10: processes share targets out under load. One is killed, another one is cut off from
 // the database by a network that is half open, which it cannot see. The others take over within the time that is
 // promised, the targets are shared out evenly again each time, and the targets' own journal never sees two owners.
 func TestCrowdSharesItsTargetsOut(t *testing.T) {
 	t.Parallel()
-	for _, processes := range []int{2, 3, 5} {
+	crowds := []int{3}
+	if pgtest.Long {
+		crowds = []int{2, 3, 5}
+	}
+	for _, processes := range crowds {
 		t.Run(fmt.Sprintf("%dProcesses", processes), func(t *testing.T) {
 			t.Parallel()
 			r := chance(t)
-			c := newCrowd(t, processes)
+			c := newCrowd(t, processes, "15s")
 			writers := c.load(r)
 			pass(between(r, 100*time.Millisecond, time.Second), t.Context().Done())
 
 			killed := c.any(r)
 			c.leave(killed).kill()
 			begun := time.Now()
-			c.evenWithin(takeover + 2*time.Second)
+			c.evenWithin(bound(takeover + 2*time.Second))
 			t.Logf("%s was killed; its targets are shared out after %s", killed, time.Since(begun))
 			for target, process := range c.called(3) {
 				require.NotEqual(t, killed, process, target)
@@ -152,7 +158,7 @@ func TestCrowdSharesItsTargetsOut(t *testing.T) {
 			begun = time.Now()
 			d := c.leave(cut)
 			if len(c.running) > 0 {
-				c.evenWithin(takeover + 2*time.Second)
+				c.evenWithin(bound(takeover + 2*time.Second))
 				t.Logf("%s was cut off; its targets are shared out after %s", cut, time.Since(begun))
 			}
 			for target, process := range c.called(3) {
@@ -171,14 +177,13 @@ func TestCrowdSharesItsTargetsOut(t *testing.T) {
 }
 
 // C53: each of three processes is replaced, one after the other, under load. Each ends with 0, nothing is lost, nothing
-// counts as a failure, and no target rests for as long as a lease would have to expire.
+// counts as a failure, and every target changes hands by a release, not by the end of a lease.
 func TestRollingRestartOfACrowd(t *testing.T) {
 	t.Parallel()
 	r := chance(t)
-	c := newCrowd(t, 3)
+	c := newCrowd(t, 3, "1m")
 	writers := c.load(r)
 	c.called(3)
-	c.receiver.rest()
 	var all []*daemon
 	for _, name := range slices.Sorted(maps.Keys(c.running)) {
 		pass(between(r, 100*time.Millisecond, 500*time.Millisecond), t.Context().Done())
@@ -191,9 +196,6 @@ func TestRollingRestartOfACrowd(t *testing.T) {
 	for target, process := range c.called(3) {
 		require.Contains(t, c.running, process, target)
 	}
-	gap := c.receiver.gap()
-	t.Logf("the longest time that a target was without a call: %s", gap)
-	require.Less(t, gap, takeover/2)
 	writers.stop()
 	c.receiver.settled(c.world, c.targets...)
 	for _, d := range c.running {
@@ -201,9 +203,9 @@ func TestRollingRestartOfACrowd(t *testing.T) {
 		all = append(all, d)
 	}
 	for _, d := range all {
-		for _, line := range d.log.all() {
-			require.NotContains(t, []any{"WARN", "ERROR"}, line["level"], line)
-		}
+		d.failedNothing()
+		require.Zero(t, d.logged("lease_left_to_expire"))
+		require.Zero(t, d.logged("target_acquired", "clean", false), "a target changed hands in another way than by a release")
 	}
 	require.Equal(t, "6", c.text(`SELECT count(*) FROM reconciler.targets WHERE clean AND owner IS NULL`))
 	require.Equal(t, "0", c.text(`SELECT count(*) FROM reconciler.objects WHERE attempts > 0 OR last_error IS NOT NULL`))

@@ -1,13 +1,10 @@
 package e2e_test
 
 import (
-	"context"
 	"net"
 	"net/url"
 	"sync"
-	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
 
@@ -125,28 +122,4 @@ func (x *wire) pipe(to, from net.Conn) {
 			return
 		}
 	}
-}
-
-// The wire does what it says.
-func TestWireCanBeHeld(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	x := w.newWire()
-	conn, err := pgx.Connect(t.Context(), x.url)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	_, err = conn.Exec(t.Context(), `CREATE TABLE sent (n int)`)
-	require.NoError(t, err)
-	x.hold()
-	done := make(chan error, 1)
-	go func() {
-		_, err := conn.Exec(t.Context(), `INSERT INTO sent VALUES (1)`)
-		done <- err
-	}()
-	pass(obeyed, nil)
-	require.Empty(t, done)
-	require.Equal(t, "0", w.text(`SELECT count(*) FROM sent`))
-	x.let()
-	require.NoError(t, <-done)
-	require.Equal(t, "1", w.text(`SELECT count(*) FROM sent`))
 }

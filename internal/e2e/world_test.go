@@ -21,16 +21,20 @@ import (
 
 const (
 	// patience is how long a test waits for what must happen on a busy machine; nothing is slept through.
-	patience = 60 * time.Second
+	patience = 90 * time.Second
 	// takeover is how long a crashed process's targets may rest; see docs/guarantees.md.
 	takeover = 10 * time.Second
-	// obeyed is how long an order may take to be obeyed.
-	obeyed = time.Second
-	// heard is less than the 15 s after which an owner looks for orders by itself, and more than a machine is busy.
-	heard = 10 * time.Second
 	// glance is the pause between two looks at what tells nobody that it has changed.
 	glance = 20 * time.Millisecond
 )
+
+// bound is d in the long tier, which has the machine for itself. Otherwise a test waits longer.
+func bound(d time.Duration) time.Duration {
+	if pgtest.Long {
+		return d
+	}
+	return patience
+}
 
 // object is a JSON object, such as a part of a config.
 type object = map[string]any
@@ -51,11 +55,11 @@ func newWorld(t *testing.T) *world {
 	return newWorldOn(t, pgtest.New(t))
 }
 
-// newGiantWorld has a server of its own. A transaction that is open for long is seen by every database of a server: the tests
-// of others, in which a leader goes to sleep, or a replication slot is made, would wait for its end.
+// newGiantWorld is for a transaction that is open for long. Every database of a server sees it: the tests of others, in which
+// a leader goes to sleep, or a replication slot is made, would wait for its end.
 func newGiantWorld(t *testing.T) *world {
 	t.Helper()
-	return newWorldOn(t, pgtest.Server(t).New(t))
+	return newWorldOn(t, pgtest.Holding(t))
 }
 
 func newWorldOn(t *testing.T, db *pgtest.DB) *world {
