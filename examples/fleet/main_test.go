@@ -6,8 +6,6 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/pgreconciler/reconciler/examples/internal/exampletest"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
@@ -27,10 +25,5 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	code := pgtest.Main(m)
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
+	return pgtest.Main(m)
 }

@@ -1,36 +1,10 @@
 package prometheus_test
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
-
-	"github.com/pgreconciler/reconciler/examples/internal/exampletest"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
-// reconcilerBinary is the command as users run it, built by TestMain.
-var reconcilerBinary string
-
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "reconciler-example-")
-	if err == nil {
-		defer func() { _ = os.RemoveAll(dir) }()
-		reconcilerBinary, err = exampletest.Build(context.Background(), dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := pgtest.Main(m)
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return code
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }

@@ -1,3 +1,5 @@
+//go:build long
+
 package prometheus_test
 
 import (
@@ -24,12 +26,9 @@ import (
 )
 
 const (
-	startTimeout   = 30 * time.Second
+	patience       = 90 * time.Second
 	scrapeInterval = "100ms"
 	apiPoll        = 10 * time.Millisecond
-	// handOver is how often Prometheus passes on what it has found in files to the part of it that scrapes. It is built
-	// in (discovery.NewManager). The like pause of the scraping part has a flag, so that only this one is left.
-	handOver = 5 * time.Second
 )
 
 // server is a Prometheus that watches a directory.
@@ -64,11 +63,11 @@ func startServer(t *testing.T, dir string) *server {
 	process := exampletest.Start(t, nil, program, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(home, "data"),
 		"--web.listen-address=127.0.0.1:0", "--scrape.discovery-reload-interval=20ms")
 	s := &server{
-		url:    "http://" + process.Printed(t, `msg="Listening on" address=(\S+)`, startTimeout),
+		url:    "http://" + process.Printed(t, `msg="Listening on" address=(\S+)`, patience),
 		client: &http.Client{Transport: &http.Transport{}},
 	}
 	t.Cleanup(s.client.CloseIdleConnections)
-	process.Printed(t, `(Server is ready to receive web requests)`, startTimeout)
+	process.Printed(t, `(Server is ready to receive web requests)`, patience)
 	return s
 }
 
@@ -130,10 +129,10 @@ func (s *server) files(ctx context.Context) (map[string]bool, error) {
 	return names, nil
 }
 
-// await asks until the answer is the wanted one, and fails when it is not by the deadline.
-func await[T any](t *testing.T, deadline time.Time, want T, ask func(context.Context) (T, error)) {
+// await asks until the answer is the wanted one.
+func await[T any](t *testing.T, want T, ask func(context.Context) (T, error)) {
 	t.Helper()
-	ctx, cancel := context.WithDeadline(t.Context(), deadline)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	poll := time.NewTicker(apiPoll)
 	defer poll.Stop()
@@ -148,7 +147,7 @@ func await[T any](t *testing.T, deadline time.Time, want T, ask func(context.Con
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("not as wanted (-) but otherwise (+) by the deadline:\n%s", difference)
+			t.Fatalf("not as wanted (-) but otherwise (+) after %s:\n%s", patience, difference)
 		case <-poll.C:
 		}
 	}
@@ -180,5 +179,5 @@ func startEndpoint(t *testing.T) *endpoint {
 func (e *endpoint) scrapedMore(t *testing.T, times int64) {
 	t.Helper()
 	want := e.scrapes.Load() + times
-	await(t, time.Now().Add(startTimeout), true, func(context.Context) (bool, error) { return e.scrapes.Load() >= want, nil })
+	await(t, true, func(context.Context) (bool, error) { return e.scrapes.Load() >= want, nil })
 }
