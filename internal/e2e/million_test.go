@@ -13,13 +13,7 @@ import (
 )
 
 // giant is how many rows a giant transaction has: a million in the long tier.
-var giant = 200_000
-
-func init() {
-	if pgtest.Long {
-		giant = 1_000_000
-	}
-}
+var giant = map[bool]int{false: 100_000, true: 1_000_000}[pgtest.Long]
 
 const (
 	// Of the rows of a giant transaction one in so many runs in the end, and is a call.

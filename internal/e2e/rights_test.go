@@ -142,8 +142,8 @@ DELETE FROM shop.apps WHERE id = 8; UPDATE shop.teams SET region = 'us' WHERE na
 	require.Equal(t, fmt.Sprintf("reconciler: role %q lacks a right: permission denied for function pause\nhint: as the owner of schema reconciler: SELECT reconciler.grant('%s', 'operator');\n", r.viewer, r.viewer), refused.stderr)
 
 	// The leader's own work: identity of the server (pg_control_system), retention.
-	w.exec(`UPDATE reconciler.installation SET rotated_at = '2000-01-01'`)
 	first.stop()
+	w.exec(`UPDATE reconciler.installation SET rotated_at = '2000-01-01'`)
 	second := w.start()
 	second.awaits("outbox_retained", "done", "moved on to outbox_1")
 	w.execAs(r.writer, `UPDATE shop.apps SET version = 5 WHERE id = 12`)
