@@ -10,12 +10,12 @@ BIN     := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-# For `make test`: which packages, and what else go test shall know, such as TESTFLAGS='-v -run TestTick'.
-PKG ?= ./...
+# For `make test` and its siblings: which packages, and what else go test shall know, such as TESTFLAGS='-v -run TestTick'.
+# Those that take longest come first.
+PKG ?= ./internal/server ./internal/faulttest ./internal/e2e ./internal/outbox ./internal/apply ./cmd/reconciler ./internal/lease ./...
 TESTFLAGS ?=
-# Every package keeps PostgreSQL and itself busy: more of them at once only disturb each other's timings.
-# The tests inside one wait more than they work.
-TEST_LOAD ?= -p=2 -parallel=4
+# The tests inside a package wait more than they work. The tag pace divides the intervals of the product.
+TEST_LOAD ?= -p=2 -parallel=12
 BENCHFLAGS ?=
 # PostgreSQL versions for `make images`.
 PG_VERSIONS ?= 15 17 18
@@ -34,7 +34,25 @@ build: ## Build bin/reconciler
 
 .PHONY: test
 test: ## Run unit, integration and end-to-end tests under the race detector
-	go test -race -count=1 -timeout=30m $(TEST_LOAD) $(TESTFLAGS) $(PKG)
+	./scripts/test.sh -timeout=10m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
+
+.PHONY: test/quick
+test/quick: ## Run what takes seconds, without the race detector, and only for packages that changed
+	go test -tags=pace -vet=off $(TEST_LOAD) $(TESTFLAGS) $(QUICK)
+
+.PHONY: test/long
+test/long: ## Run everything, with a million rows, rare faults, floods and benches: an hour
+	./scripts/test.sh -timeout=60m -tags=pace,long $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
+
+# What depends on the version of PostgreSQL, for .ci/run: whole packages, and tests by name.
+.PHONY: test/versions
+test/versions: ## Run the tests that depend on the version of PostgreSQL: RECONCILER_TEST_PG=18
+	./scripts/test.sh -timeout=10m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- ./internal/migrate ./internal/desired ./internal/database ./internal/driver/postgres
+	./scripts/test.sh -timeout=10m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/apply ./internal/e2e
+
+.PHONY: setup
+setup: ## Install what the tests need: as root from Debian packages, otherwise it prints what is missing
+	./scripts/setup.sh test $(RECONCILER_TEST_PG) >/dev/null
 
 # For `make test/faults`: how many worlds, the seed of the first, how many side by side (a world mostly waits).
 WORLDS ?= 20
@@ -64,24 +82,31 @@ test/fuzz: ## Run every fuzz target for a while, and keep what it learned: FUZZT
 	./scripts/fuzz.sh $(FUZZTIME) $(KEEP)
 
 .PHONY: lint
-lint: $(BIN)/golangci-lint ## Run every linter that .golangci.yml does not switch off
-	$(BIN)/golangci-lint run ./...
-	$(BIN)/golangci-lint run --build-tags faults ./internal/crash/...
-
-.PHONY: verify
-verify: $(BIN)/sqlc ## Check that generated code, go.mod and formatting are as committed, and vet
-	$(BIN)/sqlc diff
-	@for file in internal/store/*.sql.go; do \
-		test -e "db/queries/$$(basename "$$file" .go)" || { echo "$$file: its queries are gone, remove it" >&2; exit 1; }; \
-	done
-	go mod tidy -diff
+lint: $(BIN)/vet ## Run go vet, staticcheck, errcheck and nilness, and check formatting
 	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then printf 'not formatted, run gofmt -w on:\n%s\n' "$$unformatted" >&2; exit 1; fi
-	go vet ./...
+	go vet -vettool=$(BIN)/vet -errcheck.exclude=$(CURDIR)/tools/vet/exclude.txt -tags=pace,long ./...
+
+.PHONY: lint/all
+lint/all: $(BIN)/golangci-lint $(BIN)/sqlc ## Run every linter that .golangci.yml does not switch off, and sqlc diff
+	$(BIN)/golangci-lint run --build-tags pace,long ./...
+	$(BIN)/golangci-lint run --build-tags faults ./internal/crash/...
+	$(BIN)/sqlc diff
+
+# sqlc takes two minutes to build. So `make generate` notes what it read and wrote, and `make verify` compares that.
+GENERATED_SUM := internal/store/generated.sum
+generated_sum = { grep sqlc-dev/sqlc tools/go.mod; cat sqlc.yaml db/sqlc.sql db/queries/*.sql db/migrations/*.sql internal/store/*.go; } | git hash-object --stdin
+
+.PHONY: verify
+verify: ## Check that generated code and go.mod are as committed
+	@[ "$$($(generated_sum))" = "$$(cat $(GENERATED_SUM))" ] || { echo 'internal/store does not match db/queries, db/migrations and sqlc.yaml: run make generate' >&2; exit 1; }
+	go mod tidy -diff
 
 .PHONY: generate
 generate: $(BIN)/sqlc ## Write the Go code for db/queries (internal/store)
+	rm -f internal/store/*.sql.go
 	$(BIN)/sqlc generate
+	$(generated_sum) >$(GENERATED_SUM)
 
 .PHONY: bench
 bench: build ## Measure against limits and alternatives of the same run; writes bench/RESULTS.md
@@ -96,8 +121,12 @@ bench/peers: ## Measure against kine, River and others on the same work; writes 
 images: ## Build PostgreSQL test images from Debian packages, for machines that cannot pull
 	./scripts/build-images.sh $(PG_VERSIONS)
 
-# Tools are built once, without cgo, and again only when tools/go.mod changes.
-$(BIN)/sqlc $(BIN)/golangci-lint &: tools/go.mod
-	mkdir -p $(BIN)
-	cd tools && CGO_ENABLED=0 go build -trimpath -o ../$(BIN)/ tool
-	touch $(BIN)/sqlc $(BIN)/golangci-lint
+# Tools are built once, and again only when tools/ changes.
+$(BIN)/sqlc: TOOL := github.com/sqlc-dev/sqlc/cmd/sqlc
+$(BIN)/golangci-lint: TOOL := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(BIN)/gotestsum: TOOL := gotest.tools/gotestsum
+$(BIN)/vet: TOOL := ./vet
+$(BIN)/vet: tools/vet/main.go
+$(BIN)/sqlc $(BIN)/golangci-lint $(BIN)/gotestsum $(BIN)/vet: tools/go.mod
+	cd tools && go build -o ../$@ $(TOOL)
+	@touch $@

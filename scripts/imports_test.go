@@ -1,0 +1,78 @@
+package scripts_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/pgreconciler/reconciler/"
+
+// arrows are what packages (prefixes of their paths, without the module's) must not import, and why.
+var arrows = []struct {
+	from, except []string
+	not          []string
+	why          string
+}{
+	{
+		from: []string{"internal/config", "internal/database", "internal/desired", "internal/lease", "internal/measure", "internal/metrics", "internal/migrate", "internal/store", "internal/driver"},
+		not:  []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/outbox"},
+		why:  "arrows point from outbox, apply, sync and server to here",
+	},
+	{from: []string{"internal/outbox"}, not: []string{module + "internal/server", module + "internal/sync", module + "internal/apply"}, why: "arrows point from apply, sync and server to here"},
+	{from: []string{"internal/apply", "internal/sync"}, not: []string{module + "internal/server"}, why: "only cmd knows the server"},
+	{from: []string{"internal/driver"}, except: []string{"internal/driver/postgres"}, not: []string{"github.com/jackc/pgx", module + "internal/store"}, why: "drivers know nothing of PostgreSQL"},
+	{from: []string{"internal/driver/postgres"}, not: []string{module + "internal/store"}, why: "the other database is not ours"},
+	{from: []string{"internal", "cmd", "examples", "bench"}, except: []string{"internal/pgtest"}, not: []string{module + "internal/pgtest"}, why: "only tests start test servers"},
+}
+
+var drivers = []string{"discard", "exec", "file", "postgres", "webhook"}
+
+type goPackage struct {
+	ImportPath string
+	Imports    []string
+}
+
+func under(path string, prefixes []string) bool {
+	return slices.ContainsFunc(prefixes, func(prefix string) bool { return path == prefix || strings.HasPrefix(path, prefix+"/") })
+}
+
+// Imports point one way, as docs of the design draw them. Only imports of the product count: a test may look anywhere.
+func TestImportsPointOneWay(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports", "../...").Output()
+	require.NoError(t, err)
+	packages := 0
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; packages++ {
+		var p goPackage
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		path := strings.TrimPrefix(p.ImportPath, module)
+		for _, rule := range arrows {
+			if !under(path, rule.from) || under(path, rule.except) {
+				continue
+			}
+			for _, imported := range p.Imports {
+				require.False(t, under(imported, rule.not), "%s imports %s: %s", path, imported, rule.why)
+			}
+		}
+		require.NotContains(t, p.Imports, "log", "%s: use log/slog", path)
+		name, isDriver := strings.CutPrefix(path, "internal/driver/")
+		for _, other := range drivers {
+			if isDriver && slices.Contains(drivers, name) && other != name {
+				require.NotContains(t, p.Imports, module+"internal/driver/"+other, "%s: no driver imports another", path)
+			}
+		}
+	}
+	require.Greater(t, packages, 30, "go list lists the packages of the module")
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Runs tests: `make test` and its siblings.
+#
+#   scripts/test.sh [FLAG of go test...] -- PACKAGE...
+#
+# It installs what is missing (scripts/setup.sh). Tests that fail run again, alone: those that pass then are listed under
+# FLAKY and do not fail the run. scripts/testreport judges what happened and says so at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+flags=()
+while [[ $1 != -- ]]; do
+    flags+=("$1")
+    shift
+done
+shift
+
+machine=$(./scripts/setup.sh test "${RECONCILER_TEST_PG:-}")
+make --no-print-directory --silent bin/gotestsum
+go build -o bin/testreport ./scripts/testreport
+dir=bin/test
+rm -rf "$dir"
+mkdir -p "$dir"
+
+status=0
+# shellcheck disable=SC2086 # $machine is flags
+bin/gotestsum --format=pkgname --format-hide-empty-pkg --hide-summary=skipped \
+    --rerun-fails=1 --rerun-fails-max-failures=8 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
+    --jsonfile="$dir/events.json" --packages="$*" -- $machine -vet=off -count=1 "${flags[@]}" || status=$?
+bin/testreport -events "$dir/events.json" -flaky "$dir/flaky" -status "$status"
