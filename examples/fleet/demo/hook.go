@@ -11,8 +11,6 @@ import (
 	"net/http"
 	"sync"
 	"time"
-
-	"github.com/pgreconciler/reconciler/examples/fleet/demo/compare"
 )
 
 // hook is the endpoint of a target of driver webhook. It keeps what it is given in memory.
@@ -120,7 +118,7 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this image has no signature", http.StatusUnprocessableEntity)
 		return
 	}
-	path := compare.Path(m.Resource, m.Key)
+	path := objectPath(m.Resource, m.Key)
 	switch m.Action {
 	case "apply":
 		h.objects[path] = m.Spec

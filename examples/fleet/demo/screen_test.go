@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/pgreconciler/reconciler/examples/fleet/demo/compare"
 )
 
 func TestScreenAlignsFiguresAndBreaksSentences(t *testing.T) {
@@ -66,7 +64,7 @@ func TestVerdictNamesTheFirstDifference(t *testing.T) {
 	t.Parallel()
 	c := comparison{rows: 3, files: 4, edge: 1}
 	require.EqualError(t, &differError{c}, "0 differences between 4 running rows and what is there (4 files, and 1 object wanted of a webhook): their numbers")
-	c.differences = []compare.Difference{{Target: "eu-west", Path: "topology/9.json", Problem: "no running row wants it"}}
+	c.differences = []string{"eu-west/topology/9.json: no running row wants it"}
 	var out bytes.Buffer
 	d := &demo{screen: newScreen(&out, nil)}
 	d.failed(fmt.Errorf("step 8, a step: %w", &differError{c}))

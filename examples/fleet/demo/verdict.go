@@ -3,11 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/pgreconciler/reconciler/examples/fleet/demo/compare"
 )
 
 // shownDifferences is how many differences a failure lists.
@@ -18,7 +17,7 @@ type comparison struct {
 	rows, files int // of the targets of driver file
 	edge        int // objects that the rows want of the webhook
 	leftovers   int // temporary files of a killed process
-	differences []compare.Difference
+	differences []string
 }
 
 // compare reads rows and files by code that shares nothing with the product.
@@ -32,22 +31,32 @@ func (d *demo) compare(ctx context.Context) (comparison, error) {
 		return comparison{}, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	wanted, err := compare.Read(ctx, conn, names)
+	want, err := wanted(ctx, conn, names)
 	if err != nil {
-		return comparison{}, err
+		return comparison{}, fmt.Errorf("read what the rows want: %w", err)
 	}
-	c := comparison{rows: wanted.Rows() - len(wanted["edge"]), edge: len(wanted["edge"])}
+	var c comparison
+	have := objects{}
 	for _, p := range d.places {
-		found, err := wanted.Directory(p.name, p.dir)
+		leftovers, err := have.read(p)
 		if err != nil {
-			return c, err
+			return c, fmt.Errorf("read the files of %s: %w", p.name, err)
 		}
-		c.files += found.Files
-		c.leftovers += found.Leftovers
-		c.differences = append(c.differences, found.Differences...)
+		c.leftovers += leftovers
 	}
-	objects, _ := d.hook.has()
-	c.differences = append(c.differences, wanted.Objects("edge", objects)...)
+	c.files = len(have)
+	hooked, _ := d.hook.has()
+	for path, spec := range hooked {
+		have.put("edge/"+path, spec)
+	}
+	for path := range want {
+		if strings.HasPrefix(path, "edge/") {
+			c.edge++
+		} else {
+			c.rows++
+		}
+	}
+	c.differences = differences(want, have)
 	return c, nil
 }
 
@@ -57,7 +66,7 @@ type differError struct{ comparison }
 func (e *differError) Error() string {
 	first := "their numbers"
 	if len(e.differences) > 0 {
-		first = e.differences[0].String()
+		first = e.differences[0]
 	}
 	return fmt.Sprintf("%s between %s and what is there (%s, and %s wanted of a webhook): %s", counted(len(e.differences), "difference"),
 		counted(e.rows+e.edge, "running row"), counted(e.files, "file"), counted(e.edge, "object"), first)
@@ -71,7 +80,7 @@ func (d *demo) check(ctx context.Context) (comparison, error) {
 	}
 	if len(c.differences) > 0 || c.files != c.rows {
 		for _, difference := range c.differences[:min(len(c.differences), shownDifferences)] {
-			d.screen.say("    differs: %v", difference)
+			d.screen.say("    differs: %s", difference)
 		}
 		return c, &differError{c}
 	}
