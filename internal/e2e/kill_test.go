@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // C33, C74: killed while it works on the first sync, then rows go while it is down. What its calls left behind, known to

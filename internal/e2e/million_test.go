@@ -8,8 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // giant is how many rows a giant transaction has: a million in the long tier.

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // crowd is a world with several processes that share webhook targets out among them.

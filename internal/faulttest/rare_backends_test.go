@@ -80,7 +80,7 @@ func TestRareSessionsThatAreEndedAllTheTimeLoseNothing(t *testing.T) {
 	w.wait(start)
 	w.equal(w.files, "eu")
 	w.equal(endpoint.have, "us")
-	require.NoError(t, rareInOrder(endpoint.journal()))
+	require.NoError(t, rareInOrder(endpoint.journal()), "VIOLATION: calls out of order")
 
 	// LISTEN comes back, both targets have an owner, and nobody ended what runs now.
 	for _, d := range daemons {

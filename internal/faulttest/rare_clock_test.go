@@ -115,7 +115,7 @@ func TestRareWrongClockHasNoEffect(t *testing.T) {
 			w.wait(first)
 			w.equal(w.files, "eu")
 			w.equal(endpoint.have, "us")
-			require.NoError(t, rareInOrder(endpoint.journal()))
+			require.NoError(t, rareInOrder(endpoint.journal()), "VIOLATION: calls out of order")
 			require.Zero(t, temper.early, "called before the time that the endpoint asked for")
 			require.Equal(t, "0", w.text(`SELECT count(*) FROM reconciler.objects WHERE NOT applied_at BETWEEN clock_timestamp() - interval '10 min' AND clock_timestamp()`))
 			require.Empty(t, b.failures())

@@ -48,6 +48,6 @@ func TestRarePoolerThatIsRestartedLosesNothing(t *testing.T) {
 	w.wait(start)
 	w.equal(w.files, "eu")
 	w.equal(endpoint.have, "us")
-	require.NoError(t, rareInOrder(endpoint.journal()))
+	require.NoError(t, rareInOrder(endpoint.journal()), "VIOLATION: calls out of order")
 	d.stop()
 }

@@ -71,7 +71,7 @@ func TestRareRollingUpgradeLosesNothing(t *testing.T) {
 	w.wait(fresh)
 	w.equal(w.files, "eu")
 	w.equal(us.have, "us")
-	require.NoError(t, rareInOrder(us.journal()))
+	require.NoError(t, rareInOrder(us.journal()), "VIOLATION: calls out of order")
 	for _, d := range []*rareDaemon{first, second, third, fourth} {
 		require.Empty(t, d.failures())
 	}

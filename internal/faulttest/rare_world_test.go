@@ -164,7 +164,7 @@ func (w *rareWorld) equal(have func(target string) map[string]string, targets ..
 	w.t.Helper()
 	want := w.rows()
 	for _, target := range targets {
-		require.Empty(w.t, cmp.Diff(want[target], have(target), rareEmptyIsNil), "target %s: rows (-) and objects (+) differ", target)
+		require.Empty(w.t, cmp.Diff(want[target], have(target), rareEmptyIsNil), "VIOLATION: target %s: rows (-) and objects (+) differ", target)
 	}
 }
 
