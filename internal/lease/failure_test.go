@@ -44,7 +44,7 @@ func TestRunTarget(t *testing.T) {
 func runTargetIsCalledAgainUnderANewTermAfterAnError(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
-	a := f.start(f.replica(quick, []string{"x", "y"}, failFirst(func() error { return errors.New("disk is full") })))
+	a := f.start(f.replica(steadfast, []string{"x", "y"}, failFirst(func() error { return errors.New("disk is full") })))
 	require.Equal(t, "target x", receive(t, a.resting))
 	runs := receiveAll(t, a.runs, 2)
 	require.Equal(t, int64(2), runs["x"].Term)
@@ -58,7 +58,7 @@ func runTargetIsCalledAgainUnderANewTermAfterAnError(t *testing.T) {
 func runTargetKeepsItsLeaseWhileItRests(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
-	timing := quick
+	timing := steadfast
 	timing.BackoffMin, timing.BackoffMax = 2*quick.MinTTL, 2*quick.MinTTL
 	a := f.start(f.replica(timing, []string{"x"}, failFirst(func() error { return errors.New("no") })))
 	receive(t, a.resting)
@@ -193,7 +193,7 @@ func TestRunLeader(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFleet(t)
-			a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
+			a := f.start(f.replica(steadfast, []string{"x"}, func(c *Config) {
 				lead := c.RunLeader
 				c.RunLeader = func(ctx context.Context, term int64) error {
 					if term == 1 {

@@ -153,7 +153,7 @@ func stopCutsOffWhatDoesNotDrainInTime(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	causes := make(chan error, 1)
-	a := f.start(f.replica(quick, []string{"x"}, func(c *Config) {
+	a := f.start(f.replica(steadfast, []string{"x"}, func(c *Config) {
 		c.RunTarget = func(ctx context.Context, _ *Grant) error {
 			<-ctx.Done()
 			causes <- context.Cause(ctx)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // Transactions that were left open keep no lease from being renewed, neither of the targets that they lock nor of others,
@@ -21,7 +23,7 @@ func TestF78_AnOpenTransactionOfAPersonTakesAwayNoLease(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFleet(t)
+			f := fleetOn(t, pgtest.Holding(t))
 			var names []string
 			for i := range targets {
 				names = append(names, fmt.Sprintf("t%02d", i))
@@ -61,7 +63,7 @@ func leaveOpen(t *testing.T, f *fleet, order string, names []string) {
 // What a config changes of a target is written when its row is free; nothing waits for that.
 func TestF78_AnOpenTransactionOfAPersonKeepsNoProcessFromStarting(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
+	f := fleetOn(t, pgtest.Holding(t))
 	f.db.Exec(t, "INSERT INTO reconciler.targets (name, driver) VALUES ('x', 'exec'), ('y', 'exec')")
 	tx, err := f.db.Conn(t).Begin(t.Context())
 	require.NoError(t, err)

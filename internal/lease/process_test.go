@@ -41,7 +41,7 @@ func TestProcessRow(t *testing.T) {
 	t.Run("ComesBackWhenSomebodyRemovedIt", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
-		a := f.start(f.replica(quick, []string{"x"}))
+		a := f.start(f.replica(steadfast, []string{"x"}))
 		first := receive(t, a.runs)
 		const row = "SELECT coalesce(string_agg(concat_ws(' ', name, version, targets, options), ','), '') FROM reconciler.instances"
 		before := value[string](f, row)

@@ -79,7 +79,12 @@ type fleet struct {
 
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
-	f := &fleet{t: t, db: pgtest.New(t), owner: map[string]*run{}}
+	return fleetOn(t, pgtest.New(t))
+}
+
+func fleetOn(t *testing.T, db *pgtest.DB) *fleet {
+	t.Helper()
+	f := &fleet{t: t, db: db, owner: map[string]*run{}}
 	f.db.Exec(t, `CREATE OR REPLACE FUNCTION reconciler.fresh_term(term bigint) RETURNS bigint RETURN fresh_term.term + 1`) // counted from 1: no clock
 	return f
 }
@@ -123,7 +128,7 @@ func (f *fleet) start(r *replica) *replica {
 	f.t.Helper()
 	require.NoError(f.t, r.Start(context.WithoutCancel(f.t.Context())))
 	f.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(f.t.Context()), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(f.t.Context()), patience)
 		defer cancel()
 		_ = r.Stop(ctx) // The test may have cut it off.
 	})
@@ -155,11 +160,11 @@ func (f *fleet) begin(ctx context.Context, g *Grant) *run {
 		case <-before.ended:
 		default:
 			if left := before.Remaining(); left > 0 {
-				f.t.Errorf("target %s: term %d began while term %d of %s had %v left", g.Target, g.Term, before.Term, before.Owner, left)
+				f.t.Errorf("VIOLATION: target %s: term %d began while term %d of %s had %v left", g.Target, g.Term, before.Term, before.Owner, left)
 			}
 		}
 		if g.Term <= before.Term {
-			f.t.Errorf("target %s: term %d came after term %d", g.Target, g.Term, before.Term)
+			f.t.Errorf("VIOLATION: target %s: term %d came after term %d", g.Target, g.Term, before.Term)
 		}
 	}
 	f.owner[g.Target] = this
