@@ -57,8 +57,7 @@ func (c *crowd) join(config string) string {
 	name := fmt.Sprintf("p%d", c.started)
 	c.started++
 	c.env = []string{"PROCESS=" + name}
-	c.running[name] = c.launch(config)
-	c.running[name].started()
+	c.running[name] = c.startWith(config)
 	return name
 }
 

@@ -127,7 +127,7 @@ func TestWaitTellsHowItEnded(t *testing.T) {
 	t.Parallel()
 	w, d, openGate := busy(t, "1m")
 	var left waited
-	require.Equal(t, 4, w.json(&left, "wait", "--timeout", "300ms", "--target", "eu").code)
+	require.Equal(t, 4, w.json(&left, "wait", "--timeout", "3s", "--target", "eu").code)
 	require.True(t, left.TimedOut)
 	require.False(t, left.Applied)
 	require.NotEmpty(t, left.Waiting)
@@ -152,7 +152,7 @@ func TestWaitTellsHowItEnded(t *testing.T) {
 	require.Equal(t, 2, w.cli("wait", "--target", "mars").code)
 	d.stop()
 	w.exec(`UPDATE apps SET version = 3`)
-	require.Equal(t, 4, w.cli("wait", "--timeout", "100ms").code, "nobody works")
+	require.Equal(t, 4, w.cli("wait", "--timeout", "3s").code, "nobody works")
 }
 
 // C49: in report mode drift is shown and nothing is touched; `diff` sees it without any sync.
