@@ -147,9 +147,14 @@ func (b *bed) reach(what string, c <-chan struct{}) {
 	select {
 	case <-c:
 	case <-time.After(within):
-		require.FailNow(b.t, "it did not happen: "+what)
+		require.FailNow(b.t, "it did not happen: "+what, "transactions of the server:\n%s", b.text(transactions))
 	}
 }
+
+// transactions lists those of the whole server that a leader waits for before it sleeps.
+const transactions = `SELECT string_agg(concat_ws(' ', datname, xid, now() - since, query), E'\n' ORDER BY since)
+	FROM (SELECT datname, backend_xid::text, xact_start, left(query, 200) FROM pg_stat_activity WHERE backend_xid IS NOT NULL
+		UNION ALL SELECT database, transaction::text, prepared, gid FROM pg_prepared_xacts) AS t (datname, xid, since, query)`
 
 // background runs a loop until the test ends or stop is called.
 func (b *bed) background(run func(context.Context) error) (stop func() error) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -24,7 +25,12 @@ type cursorWorld struct {
 
 func newCursorWorld(t *testing.T, statements ...string) *cursorWorld {
 	t.Helper()
-	w := &cursorWorld{world: newWorld(t, statements...)}
+	return cursorWorldOn(t, pgtest.New(t), statements...)
+}
+
+func cursorWorldOn(t *testing.T, db *pgtest.DB, statements ...string) *cursorWorld {
+	t.Helper()
+	w := &cursorWorld{world: worldOn(t, db, statements...)}
 	w.Exec(t, `SELECT reconciler.adopt()`)
 	w.Exec(t, `UPDATE reconciler.leases SET owner = $1, term = 1, lease_ttl = '1 hour' WHERE name = 'tick'`, leaderID)
 	w.feed = outbox.NewFeed(w.Pool, metrics.New(prometheus.NewRegistry()))

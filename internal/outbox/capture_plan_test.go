@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -61,8 +62,9 @@ var readRows = regexp.MustCompile(`on outbox_\d.*actual rows=(\d+)`)
 // long and a backlog that is long, they read a page and no more.
 func TestCursorWalksTheIndex(t *testing.T) {
 	t.Parallel()
-	const page, rows = 1000, 100_000
-	w := newCursorWorld(t, events)
+	const page = 1000
+	rows := pgtest.Pick(20_000, 100_000)
+	w := cursorWorldOn(t, pgtest.Holding(t), events)
 	// Old transactions of two rows each, over all parts; then one that is open and has written a lot; then a backlog.
 	w.Exec(t, `INSERT INTO reconciler.outbox (xid, seq, resource_id, target, key) SELECT (n / 2)::text::xid8, (n % 4) << 20 | n, 1, 'eu', n::text FROM generate_series(6, $1::int) AS n`, rows)
 	giant := w.begin(t, "giant")
@@ -85,7 +87,7 @@ func TestCursorWalksTheIndex(t *testing.T) {
 			_, err := store.New(p).TickInsert(t.Context(), store.TickInsertParams{Owner: leaderID, Term: 1, PageRows: page})
 			return err
 		},
-		"FirstPage": delta("0", 0), "MiddlePage": delta(middle, rows/2), "AfterTheEnd": delta(middle, 1<<40),
+		"FirstPage": delta("0", 0), "MiddlePage": delta(middle, int64(rows/2)), "AfterTheEnd": delta(middle, 1<<40),
 	}
 	for _, statistics := range []string{"SELECT", "ANALYZE reconciler.outbox, reconciler.ticks"} {
 		w.Exec(t, statistics)

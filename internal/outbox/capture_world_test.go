@@ -21,7 +21,12 @@ type world struct {
 // newWorld returns a database in which statements were executed, whose outbox counts as read.
 func newWorld(t *testing.T, statements ...string) *world {
 	t.Helper()
-	w := &world{DB: pgtest.New(t)}
+	return worldOn(t, pgtest.New(t), statements...)
+}
+
+func worldOn(t *testing.T, db *pgtest.DB, statements ...string) *world {
+	t.Helper()
+	w := &world{DB: db}
 	for _, statement := range statements {
 		w.Exec(t, statement)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -201,8 +202,9 @@ func (p *path) blocks() map[string]int {
 // I2: somebody's transaction keeps every version of every row. What a change costs must not grow with what happened since it began.
 func TestF94_ChangesCostTheSameHoweverOldASnapshotIs(t *testing.T) {
 	t.Parallel()
-	const rounds, objects = 2500, 100
-	b := newBed(t)
+	const objects = 100
+	rounds := pgtest.Pick(1000, 2500)
+	b := bedOn(t, pgtest.Holding(t))
 	b.exec(joinedApps)
 	b.exec(`INSERT INTO reconciler.targets (name, owner, term, lease_ttl) VALUES ('eu', $1, 1, '1 hour'), ('us', NULL, 0, '0')`, instance)
 	b.exec(fmt.Sprintf(`INSERT INTO members SELECT 'm' || n, 1, 'eu' FROM generate_series(1, %d) AS n`, objects))
