@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -16,7 +15,7 @@ func TestF17_ManyLargeSpecsAreCalledForSomeAtATime(t *testing.T) {
 	w := setup(t)
 	w.fleet(0)
 	eu := newPlace()
-	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency, c.Timeout = 200, time.Minute }))
+	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 200 }))
 	w.wait()
 	g := eu.shut(t, nil)
 	w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', repeat('x', 1000000) FROM generate_series(1, $1) AS i`, rows)

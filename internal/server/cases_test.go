@@ -266,5 +266,5 @@ func TestTargetThatWasAwayForTooLongIsSynced(t *testing.T) {
 // waitFor waits until one target has everything.
 func (w *world) waitFor(target string) {
 	w.t.Helper()
-	require.Empty(w.t, w.column(`SELECT concat_ws(' ', target, reason) FROM reconciler.wait('30 s', $1)`, target))
+	require.Empty(w.t, w.column(`SELECT concat_ws(' ', target, reason) FROM reconciler.wait('90 s', $1)`, target))
 }

@@ -69,6 +69,9 @@ func (w *world) begin() pgx.Tx {
 	return tx
 }
 
+// unsettled keeps the results of calls from the ledger, as long as its transaction is open.
+const unsettled = `LOCK TABLE reconciler.ledger IN SHARE MODE`
+
 func (w *world) in(tx pgx.Tx, sql string) {
 	w.t.Helper()
 	_, err := tx.Exec(context.Background(), sql)
@@ -92,7 +95,7 @@ func (w *world) seen(target string) {
 // not held up, and memory stays bounded: never more objects in hand than the queue holds.
 func TestLargeTransaction(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := holding(t)
 	w.db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL)`)
 	w.db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(image)')`)
 	eu, us := newPlace(), newPlace()
@@ -181,7 +184,7 @@ func TestSlowCallHoldsNothingElse(t *testing.T) {
 	w := setup(t)
 	want := w.fleet(50)
 	eu := newPlace()
-	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Minute }))
+	w.start(named("eu", eu))
 	eu.eventually(t, want)
 	w.wait()
 	g := eu.shut(t, func(c call) bool { return c.Key == "1" })
@@ -208,7 +211,7 @@ func TestChangeDuringASlowCallIsNotForgottenWithIt(t *testing.T) {
 	w := setup(t)
 	want := w.fleet(1)
 	eu := newPlace()
-	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Minute }))
+	w.start(named("eu", eu))
 	eu.eventually(t, want)
 	w.wait()
 	apply, remove := make(chan struct{}), make(chan struct{})
@@ -241,7 +244,7 @@ func TestWhatWasNeverCalledIsNotDeleted(t *testing.T) {
 	w := setup(t)
 	w.fleet(0)
 	eu := newPlace()
-	w.start(named("eu", eu, func(c *config.Target) { c.Timeout, c.Concurrency = time.Minute, 4 }))
+	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 4 }))
 	w.wait()
 	g := eu.shut(t, nil)
 	w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, 100) AS i`)
@@ -270,7 +273,7 @@ func TestGuardKnowsASlowTarget(t *testing.T) {
 	w := setup(t)
 	w.fleet(0)
 	eu := newPlace()
-	w.start(named("eu", eu, func(c *config.Target) { c.Timeout, c.Concurrency = time.Minute, 16 }))
+	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 16 }))
 	w.wait()
 	g := eu.shut(t, nil)
 	w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, 100) AS i`)

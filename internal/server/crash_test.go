@@ -72,7 +72,7 @@ func (w *world) startVictim(m *mortal, others ...target) *victim {
 	v.process = w.startWith(func(c *config.Config) {
 		c.DatabaseURL, c.DirectURL = config.NewURL(w.db.URLFor(v.role)), config.NewURL(w.db.URLFor(v.role))
 		c.ShutdownTimeout = 100 * time.Millisecond
-	}, append(others, named("eu", m, func(c *config.Target) { c.Timeout = time.Minute }))...)
+	}, append(others, named("eu", m))...)
 	return v
 }
 
@@ -90,6 +90,7 @@ func (v *victim) kill() {
 	v.w.t.Cleanup(func() { v.w.retry(`ALTER ROLE ` + v.role + ` LOGIN`) })
 }
 
+// quick is for targets that are taken over: the first sync waits until the last call of the former owner must have ended.
 func quick(c *config.Target) { c.Timeout = 500 * time.Millisecond }
 
 // C33, C74, I1, I7: a process dies before a call, or between call and ledger write. Whatever happens to the row until the
@@ -168,7 +169,7 @@ func TestResultOfADeposedOwnerIsRefused(t *testing.T) {
 	w := setup(t)
 	want := w.fleet(1)
 	eu := newPlace()
-	w.start(named("eu", eu))
+	w.start(named("eu", eu, quick))
 	eu.eventually(t, want)
 	w.wait()
 	before := w.text(`SELECT l::text FROM reconciler.ledger l`)

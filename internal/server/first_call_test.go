@@ -26,7 +26,7 @@ func TestF1_CallsUnderWayAreKnownToWhateverDeletes(t *testing.T) {
 			w := setup(t)
 			w.fleet(0)
 			eu := newPlace()
-			w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Minute }))
+			w.start(named("eu", eu))
 			w.wait()
 			g := eu.shut(t, nil)
 			w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, $1) AS i`, rows)

@@ -5,21 +5,26 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
+
+// violation begins the messages of failures that no second run of a test excuses.
+const violation = "VIOLATION: "
 
 // invariants must hold at the end of every test, when all servers have stopped, whatever the test did.
 func (w *world) invariants() {
 	w.t.Helper()
-	if w.t.Failed() {
-		return // one failure is enough to read
-	}
 	for name, p := range w.places {
 		p.mu.Lock()
 		overlap, calls := slices.Clone(p.overlap), slices.Clone(p.calls)
 		p.mu.Unlock()
-		require.Empty(w.t, overlap, "I3: %s was called twice at once for these", name)
+		require.Empty(w.t, overlap, violation+"I3: %s was called twice at once for these", name)
 		requireInOrder(w, name, calls)
+	}
+	if w.t.Failed() {
+		w.lost()
+		return
 	}
 	rows := func(sql string) string {
 		w.t.Helper()
@@ -29,10 +34,10 @@ func (w *world) invariants() {
 	}
 	// A backend needs a moment to notice that its client is gone.
 	w.settled("0", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
-	require.Empty(w.t, rows(`SELECT pid, mode FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`), "locks that were left behind")
-	require.Empty(w.t, rows(`SELECT t.name, l.key FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id WHERE l.held_by = 'batch' AND t.owner IS NULL AND t.clean`), "deletes that were parked and never decided on")
-	require.Empty(w.t, rows(`SELECT l.* FROM reconciler.ledger l WHERE NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = l.resource_id)`), "ledger rows of no resource")
-	require.Empty(w.t, rows(`SELECT c.consumer FROM reconciler.cursors c, (SELECT max(revision) AS newest FROM reconciler.ticks) AS k WHERE c.revision > k.newest OR c.batch_revision > k.newest`), "cursors beyond the newest revision")
+	require.Empty(w.t, rows(`SELECT pid, mode FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`), violation+"locks that were left behind")
+	require.Empty(w.t, rows(`SELECT t.name, l.key FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id WHERE l.held_by = 'batch' AND t.owner IS NULL AND t.clean`), violation+"deletes that were parked and never decided on")
+	require.Empty(w.t, rows(`SELECT l.* FROM reconciler.ledger l WHERE NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = l.resource_id)`), violation+"ledger rows of no resource")
+	require.Empty(w.t, rows(`SELECT c.consumer FROM reconciler.cursors c, (SELECT max(revision) AS newest FROM reconciler.ticks) AS k WHERE c.revision > k.newest OR c.batch_revision > k.newest`), violation+"cursors beyond the newest revision")
 }
 
 // requireInOrder: under one term a later call for an object never carries an older revision. I3.
@@ -42,9 +47,36 @@ func requireInOrder(w *world, target string, calls []call) {
 	for _, c := range calls {
 		before, ok := last[c.id()]
 		if ok && before.Term == c.Term {
-			require.GreaterOrEqual(w.t, c.Revision, before.Revision, "I3: %s of %s after %s in %s", c.Action, c.id(), before.Action, target)
+			require.GreaterOrEqual(w.t, c.Revision, before.Revision, violation+"I3: %s of %s after %s in %s", c.Action, c.id(), before.Action, target)
 		}
 		last[c.id()] = c
+	}
+}
+
+// lost looks, after a test that failed, for objects that count as applied and are not as the rows ask: a test that waited in
+// vain may have found a lost change.
+func (w *world) lost() {
+	w.t.Helper()
+	ctx := context.Background()
+	for name, p := range w.places {
+		rows, err := w.db.Pool.Query(ctx, `SELECT r.name || '/' || l.key FROM reconciler.ledger l JOIN reconciler.resources r ON r.id = l.resource_id
+			JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.target_cursors c ON c.target = t.name
+			WHERE t.name = $1 AND l.state = 'applied' AND c.revision >= reconciler.covering_revision(pg_current_snapshot())`, name)
+		if err != nil {
+			w.t.Logf("cannot look for lost changes: %v", err)
+			return
+		}
+		applied, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			w.t.Logf("cannot look for lost changes: %v", err)
+			return
+		}
+		want, have := w.wanted(name), p.have()
+		for _, id := range applied {
+			if want[id] != have[id] {
+				w.t.Logf(violation+"%s counts as applied: want %q, target %s has %q", id, want[id], name, have[id])
+			}
+		}
 	}
 }
 
@@ -56,12 +88,12 @@ func (w *world) converged() {
 	for name, p := range w.places {
 		want := w.wanted(name)
 		have, _, _ := p.snapshot()
-		require.Equal(w.t, want, have, "rows and target %s", name)
+		require.Equal(w.t, want, have, violation+"rows and target %s", name)
 		require.Equal(w.t, fmt.Sprintf("%d applied of %d", len(want), len(want)), w.text(`
-			SELECT count(*) FILTER (WHERE o.state = 'applied' AND o.wanted) || ' applied of ' || count(*) FROM reconciler.objects o WHERE o.target = $1`, name), "ledger of %s", name)
+			SELECT count(*) FILTER (WHERE o.state = 'applied' AND o.wanted) || ' applied of ' || count(*) FROM reconciler.objects o WHERE o.target = $1`, name), violation+"ledger of %s", name)
 	}
 	require.Empty(w.t, w.text(`SELECT string_agg(r.name || '/' || l.key, ' ') FROM reconciler.ledger l JOIN reconciler.resources r ON r.id = l.resource_id
-		WHERE l.attempts > 0 OR l.last_error IS NOT NULL OR l.failed_hash IS NOT NULL OR l.held_by IS NOT NULL OR l.approved`), "success resets everything")
+		WHERE l.attempts > 0 OR l.last_error IS NOT NULL OR l.failed_hash IS NOT NULL OR l.held_by IS NOT NULL OR l.approved`), violation+"success resets everything")
 }
 
 // wanted returns what the rows ask of a target.

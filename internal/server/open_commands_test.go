@@ -46,7 +46,7 @@ var openCommands = map[string]string{
 // others flow, rollouts open, and no lease is lost for it, also when many stay open at once.
 func TestOpenCommandsStopNobodyElse(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := holding(t)
 	w.db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL DEFAULT 'v1');
 		INSERT INTO apps SELECT i, (ARRAY['a', 'b', 'c'])[i % 3 + 1] FROM generate_series(1, 150) AS i; SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(image)');
 		CREATE TABLE others (id int PRIMARY KEY, n int NOT NULL); INSERT INTO others VALUES (1, 0); SELECT reconciler.track('other', 'others', '{id}', '''free''', spec => 'to_jsonb(n)')`)

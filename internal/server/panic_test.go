@@ -27,7 +27,7 @@ func TestF80_APanicInADriverIsAFailedRun(t *testing.T) {
 	w.db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text)`)
 	w.db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(image)')`)
 	eu, us := newPlace(), newPlace()
-	first := w.start(named("eu", broken{eu}), named("us", us))
+	first := w.start(named("eu", broken{eu}, quick), named("us", us))
 	w.seen("eu")
 	w.db.Exec(t, `INSERT INTO apps VALUES (1, 'eu', 'v1'), (2, 'us', 'v1')`)
 	us.eventually(t, map[string]string{"app/2": `"v1"`})

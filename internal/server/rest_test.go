@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
 )
 
 // An apply that nobody opens holds its own objects and nobody else's, however many they are: more than may wait in memory here.
@@ -13,13 +15,13 @@ func TestF79_ALargeApplyThatIsNotOpenHoldsNoOtherResource(t *testing.T) {
 	w.db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, image text); CREATE TABLE sites (id int PRIMARY KEY, host text)`)
 	w.db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', '''eu''', spec => 'to_jsonb(image)'), reconciler.track('site', 'sites', '{id}', '''eu''', spec => 'to_jsonb(host)')`)
 	eu := newPlace()
-	w.start(named("eu", eu))
+	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 64 }))
 	w.db.Exec(t, `INSERT INTO sites VALUES (1, 'a')`)
 	eu.eventually(t, map[string]string{"site/1": `"a"`})
 
 	open := w.text(`SELECT pg_get_functiondef('reconciler.open_apply'::regproc)`)
 	w.db.Exec(t, w.text(`SELECT regexp_replace(pg_get_functiondef('reconciler.open_apply'::regproc), '\nBEGIN\n', E'\nBEGIN\nRETURN false;\n')`))
-	w.apply(`'large'`, `INSERT INTO apps SELECT n, 'v1' FROM generate_series(1, 10000) AS n`)
+	w.apply(`'large'`, `INSERT INTO apps SELECT n, 'v1' FROM generate_series(1, 9000) AS n`)
 	w.seen("eu")
 	w.db.Exec(t, `UPDATE sites SET host = 'b'`)
 	eu.eventually(t, map[string]string{"site/1": `"b"`})
@@ -29,6 +31,6 @@ func TestF79_ALargeApplyThatIsNotOpenHoldsNoOtherResource(t *testing.T) {
 
 	w.db.Exec(t, open)
 	w.settled("completed", `SELECT state FROM reconciler.applies`)
-	require.Equal(t, 10_001, eu.size())
+	require.Equal(t, 9_001, eu.size())
 	w.converged()
 }

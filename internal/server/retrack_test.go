@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +19,7 @@ func TestResourceThatIsTrackedAgainWhileCallsWait(t *testing.T) {
 	w.db.Exec(t, tracked)
 	w.db.Exec(t, `INSERT INTO apps SELECT n, 'eu', 'v1' FROM generate_series(1, 20) AS n`)
 	eu := newPlace()
-	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency, c.Timeout = 1, time.Minute }))
+	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 1 }))
 	w.converged()
 	begun, release := make(chan struct{}), make(chan struct{})
 	var once sync.Once

@@ -20,13 +20,13 @@ const states = `SELECT coalesce(string_agg(n || ' ' || state, ', ' ORDER BY stat
 func TestPausedTargetIsNotCalled(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
+	w.steerEvery = time.Hour
 	want := w.fleet(30)
 	eu := newPlace()
 	w.start(named("eu", listing{eu}))
 	eu.eventually(t, want)
 	w.wait()
 	w.db.Exec(t, `SELECT reconciler.pause('eu', 'maintenance')`)
-	asked := time.Now()
 	probe := 0
 	w.eventually("the pause is obeyed", func() bool {
 		probe++
@@ -34,7 +34,6 @@ func TestPausedTargetIsNotCalled(t *testing.T) {
 		w.seen("eu")
 		return w.text(`SELECT held_by FROM reconciler.objects WHERE key = '1'`) == "pause"
 	})
-	require.Less(t, time.Since(asked), 10*time.Second, "by the notification, not by the poll of every 15 s")
 	_, before, _ := eu.snapshot()
 	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id <= 10`)
 	w.db.Exec(t, `DELETE FROM apps WHERE id IN (11, 12)`)
@@ -101,21 +100,26 @@ func TestRetryDoesNotWait(t *testing.T) {
 // C37: wait() returns only when it is true, and says at its timeout what is not.
 func TestWaitSaysWhatIsNotApplied(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := holding(t)
 	want := w.fleet(3)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
 	w.wait()
+	person := w.begin()
+	w.in(person, unsettled)
 	g := eu.shut(t, func(c call) bool { return c.Key == "2" })
 	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id IN (1, 2)`)
 	g.next(t)
 	began := time.Now()
 	require.Equal(t, []string{"eu unread true"}, w.column(`SELECT concat_ws(' ', target, resource, key, state, timed_out::text) FROM reconciler.wait('500ms')`))
 	require.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond)
-	require.Equal(t, []string{"eu app 2 pending true"}, w.column(`SELECT concat_ws(' ', target, resource, key, state, timed_out::text) FROM reconciler.wait('4s')`), "it is in hand by then")
+	require.NoError(t, person.Rollback(t.Context()))
+	w.settled("1", `SELECT count(*)::text FROM reconciler.objects WHERE state = 'pending'`)
+	w.seen("eu")
+	require.Equal(t, []string{"eu app 2 pending true"}, w.column(`SELECT concat_ws(' ', target, resource, key, state, timed_out::text) FROM reconciler.wait('100ms')`))
 	g.lift()
-	require.Empty(t, w.column(`SELECT reason FROM reconciler.wait('30s')`))
+	w.wait()
 	want["app/1"], want["app/2"] = `"v2"`, `"v2"`
 	require.Equal(t, want, eu.have())
 	w.converged()
@@ -134,7 +138,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 	w.eventually("mars is shown", func() bool { return w.text(`SELECT state FROM reconciler.status WHERE target = 'mars'`) == "unknown" })
 	w.db.Exec(t, `INSERT INTO apps VALUES (8, 'venus', 'far')`)
 	w.eventually("venus is shown", func() bool { return w.text(`SELECT state FROM reconciler.status WHERE target = 'venus'`) == "unknown" })
-	require.Equal(t, []string{"mars unknown", "venus unknown"}, w.column(`SELECT concat_ws(' ', target, state) FROM reconciler.wait('30s')`))
+	require.Equal(t, []string{"mars unknown", "venus unknown"}, w.column(`SELECT concat_ws(' ', target, state) FROM reconciler.wait('90s')`))
 	first.stop(t)
 
 	second := w.start(named("eu", eu), named("mars", mars))

@@ -365,7 +365,7 @@ func TestF11_GuardCountsOnAfterARestart(t *testing.T) {
 	w := setup(t)
 	w.fleet(20)
 	eu := newPlace()
-	limited := func(c *config.Target) { quick(c); c.Guard.MaxDeletes = new(5) }
+	limited := func(c *config.Target) { quick(c); c.Guard.MaxDeletes, c.Guard.Window = new(5), time.Hour }
 	for restarts := range 3 {
 		p := w.start(named("eu", eu, limited))
 		w.converged()
@@ -460,7 +460,7 @@ func TestLiveChangesGoBeforeASync(t *testing.T) {
 		}
 		return driver.Done()
 	})
-	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Minute }))
+	w.start(named("eu", eu))
 	for range 3 { // a quarter of four workers is kept for live changes
 		<-started
 	}
@@ -486,7 +486,7 @@ func TestKilledSyncIsTakenUp(t *testing.T) {
 		}
 		return driver.Done()
 	})
-	first := w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 1; c.Timeout = time.Minute }))
+	first := w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 1 }))
 	<-enough
 	w.silently(`DELETE FROM apps WHERE id = 1`)
 	delete(want, "app/1")

@@ -184,12 +184,19 @@ type world struct {
 	log    *testLog
 	places map[string]*place // by target
 
-	registry *prometheus.Registry // of the server that was started last
+	registry   *prometheus.Registry // of the server that was started last
+	steerEvery time.Duration        // of every server; 0: the default
 }
 
 func setup(t *testing.T) *world {
 	t.Helper()
 	return setupOn(t, pgtest.New(t))
+}
+
+// holding is setup for a test that keeps transactions open.
+func holding(t *testing.T) *world {
+	t.Helper()
+	return setupOn(t, pgtest.Holding(t))
 }
 
 func setupOn(t *testing.T, db *pgtest.DB) *world {
@@ -208,7 +215,7 @@ type target struct {
 
 func named(name string, d driver.Driver, change ...func(*config.Target)) target {
 	c := config.Target{
-		Name: name, Driver: "test", Options: driver.Options{}, Concurrency: 4, Timeout: 5 * time.Second,
+		Name: name, Driver: "test", Options: driver.Options{}, Concurrency: 4, Timeout: time.Minute,
 		Backoff: config.Backoff{Min: 20 * time.Millisecond, Max: 200 * time.Millisecond}, Guard: config.Guard{Window: time.Minute},
 		SyncMode: config.SyncRepair,
 	}
@@ -272,7 +279,7 @@ func (w *world) startWith(change func(*config.Config), targets ...target) *proce
 	p := &process{cancel: cancel, done: done}
 	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: logLevel()}))
 	w.registry = prometheus.NewRegistry()
-	s := server.New(server.Options{Config: cfg, Drivers: drivers, Version: "test", Logger: log, Registry: w.registry})
+	s := server.New(server.Options{Config: cfg, Drivers: drivers, Version: "test", Logger: log, Registry: w.registry, SteerEvery: w.steerEvery})
 	go func() {
 		done <- s.Run(ctx)
 		close(done)
@@ -356,7 +363,7 @@ func (w *world) eventually(what string, is func() bool) {
 func (w *world) wait() {
 	w.t.Helper()
 	var target, reason *string
-	rows, err := w.db.Pool.Query(context.Background(), "SELECT target, reason FROM reconciler.wait('30s')")
+	rows, err := w.db.Pool.Query(context.Background(), "SELECT target, reason FROM reconciler.wait('90s')")
 	require.NoError(w.t, err)
 	defer rows.Close()
 	for rows.Next() {
