@@ -127,7 +127,7 @@ func (d psqlDB) hearsOn(t *testing.T, channel, sql string) []string {
 	_, err := listener.Exec(t.Context(), "LISTEN "+channel)
 	require.NoError(t, err)
 	out := d.lines(t, sql)
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	_, err = listener.WaitForNotification(ctx)
 	require.NoError(t, err, "nothing was sent on %s by: %s", channel, sql)

@@ -30,7 +30,7 @@ func (d psqlDB) waiting(t *testing.T, sql string) <-chan []string {
 	pid := conn.PgConn().PID()
 	require.Eventually(t, func() bool {
 		return d.line(t, fmt.Sprintf("SELECT count(*) FROM pg_stat_activity WHERE pid = %d AND wait_event = 'PgSleep'", pid)) == "1"
-	}, 10*time.Second, 5*time.Millisecond, "it does not wait")
+	}, patience, 5*time.Millisecond, "it does not wait")
 	return out
 }
 
@@ -40,7 +40,7 @@ func returned(t *testing.T, out <-chan []string) []string {
 	case rows, ok := <-out:
 		require.True(t, ok, "wait() failed")
 		return rows
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		require.FailNow(t, "wait() does not return")
 		return nil
 	}
@@ -65,8 +65,8 @@ func TestPsqlWaitReturnsWhenEverythingIsApplied(t *testing.T) {
 
 	db.Exec(t, "INSERT INTO public.deployments (id, region) VALUES (1, 'eu')")
 	require.Equal(t, []string{" |  |  | unread | changes committed before the call have no revision yet. Process host-1 leads. | t"}, db.lines(t, waitNow))
-	out := db.waiting(t, "SELECT * FROM reconciler.wait('1 minute')")
-	only := db.waiting(t, "SELECT * FROM reconciler.wait(timeout => '1 minute', target => 'us')")
+	out := db.waiting(t, "SELECT * FROM reconciler.wait('5 minutes')")
+	only := db.waiting(t, "SELECT * FROM reconciler.wait(timeout => '5 minutes', target => 'us')")
 
 	db.tick(t, 11)
 	require.Equal(t, []string{
@@ -109,9 +109,7 @@ func TestPsqlWaitDoesNotWaitForWhatCameLater(t *testing.T) {
 	db.record(t, "eu", 12)
 	db.record(t, "us", 12)
 	db.ledger(t, "eu", "1", "pending", "applied_revision = 12, desired_revision = 13")
-	began := time.Now()
-	require.Empty(t, db.lines(t, "SELECT * FROM reconciler.wait('20 s')"))
-	require.Less(t, time.Since(began), 10*time.Second)
+	require.Empty(t, db.lines(t, "SELECT * FROM reconciler.wait('20 s')"), "it would name what it still waited for")
 	db.Exec(t, "UPDATE reconciler.ledger SET applied_revision = 12, desired_revision = 12")
 	require.Equal(t, []string{"eu | deployments | 1 | pending | waits for its turn | t"}, db.lines(t, waitNow), "applied once, found different by a sync")
 	db.Exec(t, "UPDATE reconciler.ledger SET applied_revision = 11, desired_revision = 13")
@@ -189,7 +187,7 @@ func TestPsqlWaitFollowsChangesOfBaseTables(t *testing.T) {
 	db.record(t, "eu", 11)
 	db.record(t, "us", 11)
 	require.Equal(t, []string{" |  |  | unread | changes of base tables up to revision 11 are not traced to objects yet. Process host-1 leads. | t"}, db.lines(t, waitNow))
-	out := db.waiting(t, "SELECT * FROM reconciler.wait('1 minute')")
+	out := db.waiting(t, "SELECT * FROM reconciler.wait('5 minutes')")
 
 	db.Exec(t, `WITH traced AS (INSERT INTO reconciler.outbox (resource_id, target, key) SELECT id, 'eu', '1' FROM reconciler.resources WHERE name = 'joined')
 		SELECT reconciler.write_cursor(0, revision, snapshot) FROM reconciler.ticks WHERE revision = 11`)
@@ -261,7 +259,6 @@ func TestPsqlWaitTimesOut(t *testing.T) {
 	began := time.Now()
 	require.Equal(t, "t", db.line(t, "SELECT timed_out FROM reconciler.wait('250 ms')"))
 	require.GreaterOrEqual(t, time.Since(began), 250*time.Millisecond)
-	require.Less(t, time.Since(began), 10*time.Second)
 }
 
 // A giant transaction that is still open must not make each look at the outbox walk over its rows.
