@@ -118,7 +118,7 @@ func (w *world) awaitSleeper(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return w.value(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'") == "1"
-	}, 20*time.Second, 5*time.Millisecond, "nobody waits")
+	}, 90*time.Second, 5*time.Millisecond, "nobody waits")
 }
 
 func TestCommandsEndWithASignal(t *testing.T) {
@@ -175,7 +175,7 @@ func (s *screen) next(t *testing.T) string {
 	select {
 	case page := <-s.pages:
 		return page
-	case <-time.After(20 * time.Second):
+	case <-time.After(90 * time.Second):
 		require.FailNow(t, "nothing is shown")
 		return ""
 	}

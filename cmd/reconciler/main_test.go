@@ -1,11 +1,8 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"testing"
-
-	"go.uber.org/goleak"
 
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
@@ -14,10 +11,6 @@ func TestMain(m *testing.M) {
 	code := pgtest.Main(m)
 	if built.dir != "" {
 		_ = os.RemoveAll(built.dir)
-	}
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
 	}
 	os.Exit(code)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 var (
@@ -43,7 +45,8 @@ func rowsRead(t *testing.T, plans string) int {
 // tables and on young ones.
 func TestPagesAndReadsWalkIndexes(t *testing.T) {
 	t.Parallel()
-	const rows, page = 24_000, 500
+	const page = 500
+	rows := pgtest.Pick(12_000, 24_000)
 	w := newWorld(t, `CREATE TABLE apps (id bigint PRIMARY KEY, region text NOT NULL, on_ boolean NOT NULL, image text);
 		CREATE INDEX ON apps (region, id) WHERE on_; CREATE TABLE loose (id bigint, name text, region text, PRIMARY KEY (id, name)); CREATE INDEX ON loose (region, id, name);
 		ALTER TABLE loose SET (autovacuum_enabled = off); ALTER TABLE apps SET (autovacuum_enabled = off); ALTER TABLE reconciler.ledger SET (autovacuum_enabled = off)`,
@@ -88,7 +91,8 @@ func TestPagesAndReadsWalkIndexes(t *testing.T) {
 // index_advice demands and reads no row of others, wherever the rows lie.
 func TestF96_PagesOfFewRowsWalkTheAdvisedIndex(t *testing.T) {
 	t.Parallel()
-	const rows, page = 50_000, 500
+	const page = 500
+	rows := pgtest.Pick(10_000, 50_000)
 	for name, every := range map[string]int{"NoneForEvery": rows + 1, "SomeForEvery": 997, "ManyForEvery": 5} {
 		for _, order := range []string{"n", "md5(n::text)"} {
 			t.Run(name+"By"+order, func(t *testing.T) {
@@ -119,7 +123,8 @@ func TestF96_PagesOfFewRowsWalkTheAdvisedIndex(t *testing.T) {
 // until somebody analyzes the table.
 func TestPlansOfSmallTablesAreNotKept(t *testing.T) {
 	t.Parallel()
-	const rows, page = 20_000, 500
+	const page = 500
+	rows := pgtest.Pick(10_000, 20_000)
 	for name, small := range map[string]string{
 		"Empty": "SELECT",
 		"OneRow": `INSERT INTO apps VALUES ('eu', 0, 'running'); INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash)

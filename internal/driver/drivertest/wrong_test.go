@@ -1,0 +1,40 @@
+//go:build long
+
+package drivertest_test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A suite that passes everything is worth nothing: each rule is broken once, and the suite must see it.
+func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
+	t.Parallel()
+
+	for _, wrong := range []string{
+		"apply is not idempotent", "apply does not overwrite", "done with an error", "secrets are told", "errors are binary",
+		"large specs are cut", "numbers are floats", "revision goes before term", "hostile names are refused",
+		"keys are trimmed", "keys are cut", "resources are cleaned", "resources are ignored",
+		"delete of absent fails", "delete does nothing", "delete takes prefixes",
+		"the context is ignored", "cut calls block the object", "cut calls open the circuit",
+		"list forgets hostile keys", "list mixes resources", "a cut list looks complete", "list hashes another text",
+		"list matches everything", "list yields twice", "a batch skips its last object", "a batch loses outcomes",
+		"check fails", "close fails",
+	} {
+		t.Run(wrong, func(t *testing.T) {
+			t.Parallel()
+
+			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise$", "-test.failfast")
+			suite.Env = append(os.Environ(), wrongDriver+"="+wrong)
+			output, err := suite.CombinedOutput()
+			var exit *exec.ExitError
+			require.ErrorAs(t, err, &exit, "the suite passes a driver of which %s", wrong)
+			require.Equal(t, 1, exit.ExitCode())
+			require.Contains(t, string(output), "--- FAIL: TestExercise")
+			require.NotContains(t, string(output), memorySecret)
+		})
+	}
+}
