@@ -2,6 +2,7 @@
 # Builds PostgreSQL images for the tests from Debian packages, for machines whose Docker cannot pull.
 #
 #   scripts/build-images.sh [VERSION...]      versions: 15 17 18 (default: all)
+#   scripts/build-images.sh bare              instead: Debian with what README.md asks for (git, make), but for Go
 #
 # An image that exists is left as it is; remove it (docker rmi) to have it built again. Packages come from
 # the Debian mirror that this machine's own apt uses; DEBIAN_MIRROR=URI names another one.
@@ -9,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 repository=reconciler-test/postgres
+bare=reconciler-test/bare:bookworm # scripts/bare_test.go runs it
 
 say() { printf '%s\n' "$*" >&2; }
 die() {
@@ -54,32 +56,43 @@ proxies() {
     apt-config dump --format '%f "%v";%n' Acquire::http::Proxy Acquire::https::Proxy 2>/dev/null | grep -v '""' || true
 }
 
-build() {
-    local version=$1 release uri bin=/usr/lib/postgresql/$1/bin data=/var/lib/postgresql
-    release=$(release_of "$version")
+# Writes a Debian system to $root: debian RELEASE OPTION...
+debian() {
+    local release=$1 uri proxy
+    shift
     uri=$(mirror)
-    say "== $repository:$version from PostgreSQL $version of Debian $release"
     local options=(
         --variant=minbase
-        --include="postgresql-$version"
         # A release in testing may be older than its expiry date on a mirror that is not refreshed often.
         --aptopt='Acquire::Check-Valid-Until "false"'
         --aptopt='APT::Install-Recommends "false"'
         --dpkgopt='path-exclude=/usr/share/doc/*'
         --dpkgopt='path-exclude=/usr/share/man/*'
         --dpkgopt='path-exclude=/usr/share/locale/*'
-        # The package would initialise a cluster of its own; ours is made when a container starts.
-        --essential-hook='mkdir -p "$1/etc/postgresql-common" && echo "create_main_cluster = false" >"$1/etc/postgresql-common/createcluster.conf"'
-        --customize-hook="install -m 755 postgres-entrypoint.sh \"\$1/usr/local/bin/\""
-        --customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/*'
     )
     while IFS= read -r proxy; do
         [[ -z $proxy ]] || options+=(--aptopt="$proxy")
     done < <(proxies)
 
     # Not a pipe: docker must not import the half of an image that failed to build.
-    mmdebstrap --quiet "${options[@]}" "$release" "$root" "$uri" >&2 ||
-        die "mmdebstrap could not make PostgreSQL $version of $release"
+    mmdebstrap --quiet "${options[@]}" "$@" --customize-hook='rm -rf "$1"/var/lib/apt/lists/* "$1"/var/cache/*' \
+        "$release" "$root" "$uri" >&2 || die "mmdebstrap could not make a system of Debian $release"
+}
+
+build_bare() {
+    say "== $bare from Debian bookworm"
+    debian bookworm --include=git,make,ca-certificates
+    docker import "$root" "$bare" >/dev/null
+}
+
+build() {
+    local version=$1 release bin=/usr/lib/postgresql/$1/bin data=/var/lib/postgresql
+    release=$(release_of "$version")
+    say "== $repository:$version from PostgreSQL $version of Debian $release"
+    # The package would initialise a cluster of its own; ours is made when a container starts.
+    debian "$release" --include="postgresql-$version" \
+        --essential-hook='mkdir -p "$1/etc/postgresql-common" && echo "create_main_cluster = false" >"$1/etc/postgresql-common/createcluster.conf"' \
+        --customize-hook="install -m 755 postgres-entrypoint.sh \"\$1/usr/local/bin/\""
     docker import \
         --change "ENV PATH=$bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
         --change "ENV PGDATA=$data/data" \
@@ -96,14 +109,16 @@ main() {
     local versions=("$@") version
     ((${#versions[@]})) || versions=(15 17 18)
     for version in "${versions[@]}"; do
-        release_of "$version" >/dev/null
+        [[ $version == bare ]] || release_of "$version" >/dev/null
     done
     command -v docker >/dev/null && docker version >/dev/null 2>&1 || die 'no Docker engine answers'
     command -v mmdebstrap >/dev/null || die 'mmdebstrap is missing: apt-get install mmdebstrap'
     root=$(mktemp --suffix=.tar)
     trap 'rm -f "$root"' EXIT
     for version in "${versions[@]}"; do
-        if docker image inspect "$repository:$version" >/dev/null 2>&1; then
+        if [[ $version == bare ]]; then
+            docker image inspect "$bare" >/dev/null 2>&1 || build_bare
+        elif docker image inspect "$repository:$version" >/dev/null 2>&1; then
             say "== $repository:$version exists"
         else
             build "$version"

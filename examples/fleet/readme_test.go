@@ -16,6 +16,9 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
+// patient makes wait() wait longer than its default, for machines that are busy.
+var patient = strings.NewReplacer("reconciler.wait()", "reconciler.wait('5 minutes')")
+
 // TestReadmeIsTrue types what README.md has people type, beside a running reconciler.
 func TestReadmeIsTrue(t *testing.T) {
 	t.Parallel()
@@ -33,14 +36,14 @@ func TestReadmeIsTrue(t *testing.T) {
 	shown := map[string]bool{}
 	for _, block := range exampletest.Readme(t) {
 		for _, statement := range block {
-			lines := typed(t, conn, statement)
+			lines := typed(t, conn, patient.Replace(statement))
 			switch statement {
 			case "SELECT * FROM reconciler.wait()", "SELECT * FROM reconciler.wait();":
 				require.Empty(t, lines)
 			case hold, hold + ";":
 				require.Equal(t, []string{"held"}, exampletest.Rows[string](t, db, "SELECT state FROM reconciler.status WHERE target = 'ap-south' AND held = 1000"))
 			case freeze:
-				typed(t, conn, "SELECT * FROM reconciler.wait()")
+				typed(t, conn, patient.Replace("SELECT * FROM reconciler.wait()"))
 			}
 			shown[strings.TrimSuffix(statement, ";")] = true
 		}
@@ -59,7 +62,7 @@ func startReconciler(t *testing.T, databaseURL, dir string) {
 	env := []string{"RECONCILER_LISTEN=off"}
 	exampletest.Run(t, env, reconcilerBinary, "migrate", "up", "-c", file)
 	exampletest.Start(t, env, reconcilerBinary, "run", "-c", file)
-	exampletest.Run(t, env, reconcilerBinary, "wait", "--timeout", "60s", "-c", file)
+	exampletest.Run(t, env, reconcilerBinary, "wait", "--timeout", "5m", "-c", file)
 }
 
 // typed runs one statement and returns a line for each row.
