@@ -229,7 +229,7 @@ func TestStopThatTakesTooLongCutsItsCalls(t *testing.T) {
 	require.ErrorContains(t, <-p.done, "draining took longer than shutdown_timeout")
 	require.Equal(t, "0", w.text(charged))
 	eu.set(nil)
-	w.start(named("eu", eu))
+	w.start(named("eu", eu, quick))
 	eu.eventually(t, want)
 	w.converged()
 }
