@@ -54,7 +54,7 @@ func TestOpenCommandsStopNobodyElse(t *testing.T) {
 		EXCEPT SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace AND p.provolatile <> 'v'
 		UNION VALUES ('track'), ('untrack'), ('regenerate'), ('set_notify'), ('set_applies')) AS f`), strings.Join(slices.Sorted(maps.Keys(openCommands)), " "), "what people may call is tried here")
 	free := newPlace()
-	w.start(named("a", newPlace()), named("b", newPlace()), named("c", newPlace()), named("free", free))
+	w.start(named("a", newPlace(), quick), named("b", newPlace(), quick), named("c", newPlace(), quick), named("free", free))
 	w.wait()
 	w.db.Exec(t, `SELECT reconciler.pause('a')`)
 	w.apply(`'one that waits'`, `UPDATE apps SET image = 'v0'`)

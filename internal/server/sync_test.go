@@ -486,13 +486,13 @@ func TestKilledSyncIsTakenUp(t *testing.T) {
 		}
 		return driver.Done()
 	})
-	first := w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 1 }))
+	first := w.startWith(func(c *config.Config) { c.ShutdownTimeout = 100 * time.Millisecond }, named("eu", eu, func(c *config.Target) { c.Concurrency = 1 }))
 	<-enough
 	w.silently(`DELETE FROM apps WHERE id = 1`)
 	delete(want, "app/1")
 	first.cancel()
 	eu.set(nil)
-	w.start(named("eu", eu))
+	w.start(named("eu", eu, quick))
 	eu.eventually(t, want)
 	w.wait()
 }
