@@ -3,6 +3,8 @@
 package scripts_test
 
 import (
+	"cmp"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -36,6 +38,8 @@ func onBareSystem(t *testing.T, command string) string {
 	goroot := strings.TrimSpace(output(t, "go", "env", "GOROOT"))
 	args := []string{
 		"run", "--rm", "--init", "--network=host", "--shm-size=1g", "-v", goroot + ":/usr/local/go:ro", "-v", tree + ":/tree:ro",
+		// The proxy of modules may have a certificate that only this machine trusts.
+		"-v", cmp.Or(os.Getenv("SSL_CERT_FILE"), "/etc/ssl/certs/ca-certificates.crt") + ":/etc/ssl/certs/ca-certificates.crt:ro",
 		"-e", "PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "-e", "GOTOOLCHAIN=local",
 	}
 	for _, name := range []string{"GOPROXY", "GOFLAGS", "GOPRIVATE", "GONOPROXY", "GONOSUMDB", "GOSUMDB"} {
