@@ -365,7 +365,7 @@ func (o *Owner) WantSync() <-chan struct{} { return o.wantSync }
 // awaitReads returns when what is being read is handed out: what is read later is read as of later rows, and orders.
 func (o *Owner) awaitReads() {
 	o.looking.Lock()
-	o.looking.Unlock() //nolint:staticcheck // a barrier
+	defer o.looking.Unlock() // a barrier
 }
 
 // Enqueue puts an object on the sync lane, waiting for room; it counts in run until it is settled.
