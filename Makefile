@@ -14,8 +14,10 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # Those that take longest come first.
 PKG ?= ./internal/server ./internal/faulttest ./internal/e2e ./internal/outbox ./internal/apply ./cmd/reconciler ./internal/lease ./...
 TESTFLAGS ?=
-# The tests inside a package wait more than they work. The tag pace divides the intervals of the product.
-TEST_LOAD ?= -p=2 -parallel=12
+# Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
+TEST_LOAD ?= -p=2 -parallel=4
+# For `make test/quick`.
+QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faulttest|outbox|server|lease|pgtest|mutants|examples)(/|$$)')
 BENCHFLAGS ?=
 # PostgreSQL versions for `make images`.
 PG_VERSIONS ?= 15 17 18
@@ -34,7 +36,7 @@ build: ## Build bin/reconciler
 
 .PHONY: test
 test: ## Run unit, integration and end-to-end tests under the race detector
-	./scripts/test.sh -timeout=10m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
+	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
 
 .PHONY: test/quick
 test/quick: ## Run what takes seconds, without the race detector, and only for packages that changed
@@ -45,14 +47,15 @@ test/long: ## Run everything, with a million rows, rare faults, floods and bench
 	./scripts/test.sh -timeout=60m -tags=pace,long $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
 
 # What depends on the version of PostgreSQL, for .ci/run: whole packages, and tests by name.
+VERSION_TESTS := Capture|Cursor|Feed|Retention|Expan|PlansFor|Psql|Due|TestApply.*Many|QuickStart|WorkGoesThroughAPooler
 .PHONY: test/versions
 test/versions: ## Run the tests that depend on the version of PostgreSQL: RECONCILER_TEST_PG=18
-	./scripts/test.sh -timeout=10m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- ./internal/migrate ./internal/desired ./internal/database ./internal/driver/postgres
-	./scripts/test.sh -timeout=10m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/apply ./internal/e2e
+	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- ./internal/migrate ./internal/desired ./internal/database ./internal/driver/postgres
+	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/apply ./internal/e2e
 
 .PHONY: setup
 setup: ## Install what the tests need: as root from Debian packages, otherwise it prints what is missing
-	./scripts/setup.sh test $(RECONCILER_TEST_PG) >/dev/null
+	./scripts/setup.sh test $${RECONCILER_TEST_PG:-} >/dev/null
 
 # For `make test/faults`: how many worlds, the seed of the first, how many side by side (a world mostly waits).
 WORLDS ?= 20
