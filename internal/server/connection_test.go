@@ -3,6 +3,7 @@ package server_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,7 +28,10 @@ func TestF77_HalfOpenConnectionsAreGivenUp(t *testing.T) {
 	w.db.Exec(t, tracked)
 	line := pgtest.NewLine(t, w.db.URL)
 	eu := newPlace()
-	p := w.startWith(through(line), named("eu", eu))
+	p := w.startWith(func(c *config.Config) {
+		through(line)(c)
+		c.ShutdownTimeout = time.Minute
+	}, named("eu", eu, quick))
 	want := map[string]string{}
 	for n := range 3 {
 		w.db.Exec(t, `INSERT INTO apps (id, region, image) VALUES ($1, 'eu', 'v1')`, n)
