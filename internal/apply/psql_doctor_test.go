@@ -34,7 +34,7 @@ func TestPsqlDoctorOfAHealthyDatabase(t *testing.T) {
 	db := newPsqlDB(t)
 	require.Equal(t, doctorHealthy, db.lines(t, doctorAll))
 	require.Equal(t, []string{"connections | t", "notify_queue | t", "outbox | t", "schema | t"}, db.lines(t, `
-		SELECT check_name, finding ~ CASE check_name WHEN 'connections' THEN '^\d+ of 297 connections are in use$' WHEN 'notify_queue' THEN '^the NOTIFY queue of the server is 0[.]0 % full$'
+		SELECT check_name, finding ~ CASE check_name WHEN 'connections' THEN '^\d+ of 997 connections are in use$' WHEN 'notify_queue' THEN '^the NOTIFY queue of the server is 0[.]0 % full$'
 			WHEN 'outbox' THEN '^the outbox takes \d+ kB; no target is far behind$' ELSE '^the schema has version \d+$' END
 		FROM reconciler.doctor() WHERE check_name IN ('connections', 'notify_queue', 'outbox', 'schema') ORDER BY 1`))
 }
