@@ -68,7 +68,7 @@ FAULTFLAGS ?=
 test/faults: ## Live through random worlds under faults: WORLDS=20 SEED=1 LANES=4
 	go test -count=1 -timeout=24h -run 'TestWorlds' ./internal/faulttest -v -faults.worlds=$(WORLDS) -faults.seed=$(SEED) -faults.lanes=$(LANES) $(FAULTFLAGS)
 
-# For `make test/mutants`: which of them (a regular expression), and more: -worlds=5, -write, -baseline=false.
+# For `make test/mutants`: which of them (a regular expression), and more: -baseline=false.
 MUTANTS ?= .
 MUTANTS_FLAGS ?=
 
@@ -76,13 +76,12 @@ MUTANTS_FLAGS ?=
 test/mutants: ## Take mechanisms out, one by one, and see the tests notice: MUTANTS=regexp
 	go run ./scripts/mutants -run '$(MUTANTS)' $(MUTANTS_FLAGS)
 
-# For `make test/fuzz`: how long each target runs, and how many inputs each keeps.
+# For `make test/fuzz`: how long each target runs.
 FUZZTIME ?= 10s
-KEEP ?= 20
 
 .PHONY: test/fuzz
-test/fuzz: ## Run every fuzz target for a while, and keep what it learned: FUZZTIME=10s KEEP=20
-	./scripts/fuzz.sh $(FUZZTIME) $(KEEP)
+test/fuzz: ## Run every fuzz target for a while: FUZZTIME=10s
+	./scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: lint
 lint: $(BIN)/vet ## Run go vet, staticcheck, errcheck and nilness, and check formatting
