@@ -82,6 +82,9 @@ func TestChangedBaseTableReachesItsObjects(t *testing.T) {
 	b.exec(`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash, match)
 		SELECT t.id, r.id, 'gone', 'applied', true, true, substr(sha256('x'), 1, 16), '{"id": "gone", "team_id": 1}'
 		FROM reconciler.resources r, reconciler.targets t WHERE r.name = 'crew' AND t.name = 'mars'`)
+	// What the steward writes about the new resource would stand among the marks.
+	b.upTo(b.latest())
+	b.eventually("everything has a revision", b.covered)
 	called := 0
 	for _, change := range []struct{ sql, marks string }{
 		{`UPDATE teams SET name = 'first' WHERE id = 1`, "eu/a mars/gone us/b"},
