@@ -53,13 +53,15 @@ SELECT ((SELECT count(*) FROM other) - (SELECT count(*) FROM written))::bigint A
 -- name: LeaseHeartbeat :many
 -- The whole heartbeat in one statement: this process is seen, everything that it owns is renewed, and what the sharing out
 -- needs is read, as of the beginning of the statement. It waits for nobody's lock. Times are the server's clock_timestamp():
--- now() stands still in a transaction. They only serve to see how that clock runs beside the one of this process.
+-- now() stands still in a transaction. They only serve to see how that clock runs beside the one of this process. The beat of
+-- the row 'server' is its timeline: an answer counts for the server that gave it.
 WITH sent AS MATERIALIZED (
     SELECT reconciler.beat(sqlc.arg(instance)::uuid, sqlc.arg(instance_name)::text, sqlc.arg(version)::text, sqlc.arg(listed)::text[],
                            sqlc.arg(options)::text[], sqlc.arg(beat)::bigint, sqlc.arg(answered)::bigint)::text AS done
 )
 SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
-       '0'::interval AS ttl, 0::bigint AS beat, clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
+       '0'::interval AS ttl, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS beat,
+       clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
 FROM sent
 UNION ALL
 SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}'

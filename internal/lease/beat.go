@@ -16,7 +16,6 @@ func (s *session) beatIfDue(live context.Context) {
 	}
 	number := s.m.beats.Add(1)
 	sent := s.cfg.Clock() // others count from later on
-	s.timeline = s.cfg.Timeline()
 	ctx, cancel := s.attempt(live)
 	defer cancel()
 	rows, err := s.queries.LeaseHeartbeat(ctx, s.heartbeat(number))
@@ -28,7 +27,7 @@ func (s *session) beatIfDue(live context.Context) {
 	s.seen.look(rows, sent, s.hitAt, s.cfg.Timing.overdue())
 	v := see(rows, s.cfg.Instance, &s.seen, s.cfg.Timing)
 	s.beatAt = s.hitAt + jittered(s.cfg.Timing.Heartbeat)
-	s.peers = v.peers()
+	s.peers, s.timeline = v.peers(), v.timeline
 	s.move(live)
 	for _, sl := range s.slots {
 		if sl.holds() {

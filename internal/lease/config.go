@@ -78,9 +78,6 @@ type Config struct {
 	Control <-chan struct{}
 	// Silent is called when the database did not answer a heartbeat in time. It must not block. Nil: nobody is told.
 	Silent func()
-	// Timeline returns the timeline of the server that all connections lead to. It only grows: each failover begins one. Nil:
-	// there is only one server.
-	Timeline func() int64
 	// Loops is told of what fails. Nil: nobody is.
 	Loops *loop.Monitor
 
@@ -133,9 +130,6 @@ func (t Timing) ttl(callTimeout time.Duration) time.Duration {
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.Timeline == nil {
-		c.Timeline = func() int64 { return 0 }
 	}
 	clock := c.Clock
 	if clock == nil {

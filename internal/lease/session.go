@@ -45,7 +45,7 @@ type session struct {
 	hitAt       time.Duration // clock when the last one was answered; 0 for never
 	sentAt      time.Duration // clock when that one was sent: what it renewed lives from then on
 	lastBeat    int64         // its number
-	timeline    int64         // of the server that it was sent to, or of an earlier one
+	timeline    int64         // of the server that answered it; each failover begins one
 	seen        watch         // what it showed of others
 	failing     int           // heartbeats that failed since then
 	peers       int           // other processes seen by the last heartbeat

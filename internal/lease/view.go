@@ -12,6 +12,7 @@ import (
 type view struct {
 	me        string
 	at        time.Duration // clock when it arrived
+	timeline  int64         // of the server that answered
 	instances []seenInstance
 	targets   map[string]seenLease
 	leader    seenLease
@@ -55,6 +56,8 @@ func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) 
 			lease.remaining = r.Ttl // this heartbeat has renewed it
 		}
 		switch r.Kind {
+		case "server":
+			v.timeline = r.Beat
 		case "target":
 			v.targets[r.Name] = lease
 		case "leader":

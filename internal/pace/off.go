@@ -4,3 +4,5 @@ package pace
 
 // Divisor is 1 in a plain build.
 const Divisor = 1
+
+const poolDivisor = 1

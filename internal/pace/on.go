@@ -4,3 +4,5 @@ package pace
 
 // Divisor is what every interval is divided by.
 const Divisor = 10
+
+const poolDivisor = 3

@@ -216,7 +216,7 @@ func TestTruncatedRowsOfADeadSyncLeaveNoOrphan(t *testing.T) {
 	v.kill()
 	require.Equal(t, 3, eu.size())
 	w.db.Exec(t, `TRUNCATE apps`)
-	w.start(named("eu", eu))
+	w.start(named("eu", eu, quick))
 	eu.eventually(t, map[string]string{})
 	w.wait()
 }

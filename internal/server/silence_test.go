@@ -34,47 +34,43 @@ func back(function string) string { return `ALTER FUNCTION reconciler.away RENAM
 func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 	t.Parallel()
 	const change, control = `UPDATE apps SET image = image || 'x'`, `SELECT pg_notify('reconciler_control', '')`
-	for loop, c := range map[string]struct{ broken, provoke, mended string }{
-		"tick":   {refuses("INSERT", "ticks"), change, works},
-		"expand": {away("fence_leader"), `UPDATE owners SET name = name || 'x'`, back("fence_leader")},
+	w := setup(t)
+	w.fleet(1)
+	w.db.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
+		CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
+		SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
+	w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", newPlace(), quick))
+	w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+	w.wait()
+	for _, c := range []struct{ loop, broken, provoke, mended string }{
+		{"tick", refuses("INSERT", "ticks"), change, works},
+		{"expand", away("fence_leader"), `UPDATE owners SET name = name || 'x'`, back("fence_leader")},
 		// One that cannot be opened fails by itself, unless even that cannot be written down.
-		"open": {away("open_applies") + `; ALTER FUNCTION reconciler.fail_apply RENAME TO away_too`, `SELECT reconciler.begin_apply('release')`,
-			`ALTER FUNCTION reconciler.away_too RENAME TO fail_apply; ` + back("open_applies")},
-		"retain":      {away("retain"), "", back("retain")},
-		"forget":      {away("forget_applies"), "", back("forget_applies")},
-		"definitions": {away("key_text"), control, back("key_text")},
-		"turns":       {away("turns"), `SELECT pg_notify('reconciler_turn', '')`, back("turns")},
-		"turn":        {away("claim_operations"), `SELECT reconciler.begin_apply('release'); UPDATE apps SET image = image || 'x'`, back("claim_operations")},
-		"settle":      {refuses("INSERT OR UPDATE", "ledger"), change, works},
-		"sync":        {refuses("UPDATE", "sync_runs"), `SELECT reconciler.resync('eu')`, works},
-		"heartbeat":   {refuses("INSERT", "heartbeats"), "", works},
+		{
+			"open", away("open_applies") + `; ALTER FUNCTION reconciler.fail_apply RENAME TO away_too`, `SELECT reconciler.begin_apply('opened')`,
+			`ALTER FUNCTION reconciler.away_too RENAME TO fail_apply; ` + back("open_applies"),
+		},
+		{"retain", away("retain"), "", back("retain")},
+		{"forget", away("forget_applies"), "", back("forget_applies")},
+		{"definitions", away("key_text"), control, back("key_text")},
+		{"turns", away("turns"), `SELECT pg_notify('reconciler_turn', '')`, back("turns")},
+		{"turn", away("claim_operations"), `SELECT reconciler.begin_apply('turned'); UPDATE apps SET image = image || 'x'`, back("claim_operations")},
+		{"settle", refuses("INSERT OR UPDATE", "ledger"), change, works},
+		{"sync", refuses("UPDATE", "sync_runs"), `SELECT reconciler.resync('eu')`, works},
+		{"heartbeat", refuses("INSERT", "heartbeats"), "", works},
 	} {
-		t.Run(loop, func(t *testing.T) {
-			t.Parallel()
-			w := setup(t)
-			w.fleet(1)
-			w.db.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
-				CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
-				SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
-			eu := newPlace()
-			w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", eu, quick))
-			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
-			w.wait()
-			w.eventually("no loop fails", func() bool {
-				return w.series("loop_failing") == 0 && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
-			})
-
-			w.db.Exec(t, c.broken)
-			if c.provoke != "" {
-				w.db.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
-			}
-			w.seenFailing(loop)
-
-			w.db.Exec(t, c.mended)
-			w.db.Exec(t, control)
-			w.seenWell()
-		})
+		t.Log("loop", c.loop)
+		w.seenWell()
+		w.db.Exec(t, c.broken)
+		if c.provoke != "" {
+			w.db.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
+		}
+		w.seenFailing(c.loop)
+		w.db.Exec(t, c.mended)
+		w.db.Exec(t, control)
 	}
+	w.seenWell()
+	w.converged()
 }
 
 // seenFailing waits until a loop that fails is told of everywhere.
@@ -101,7 +97,7 @@ func (w *world) seenFailing(loop string) {
 func (w *world) seenWell() {
 	w.t.Helper()
 	w.eventually("all is well", func() bool {
-		return w.ready() == "200 ok" && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
+		return w.ready() == "200 ok" && w.series("loop_failing") == 0 && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
 	})
 	require.Equal(w.t, "t", w.text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor() WHERE check_name = 'loops'`))
 }
@@ -110,42 +106,42 @@ func (w *world) seenWell() {
 func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 	t.Parallel()
 	const control, deposed = `SELECT pg_notify('reconciler_control', '')`, `UPDATE reconciler.leases SET owner = NULL`
-	for loop, c := range map[string]struct {
-		refused []string
+	w := setup(t)
+	w.fleet(1)
+	eu := &patient{place: newPlace(), says: healthy}
+	way := pgtest.NewCensor(t, w.db.URL)
+	w.startWith(func(c *config.Config) {
+		c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(way.URL), config.NewURL(way.URL)
+	}, named("eu", eu, quick))
+	w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+	w.wait()
+	for _, c := range []struct {
+		loop    string
 		provoke string
+		refused []string
 	}{
-		"listen":    {[]string{"LISTEN "}, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler % listen'`},
-		"acquire":   {[]string{"-- name: TargetsAcquire "}, `UPDATE reconciler.targets SET owner = NULL`},
-		"configure": {[]string{"-- name: TargetsConfigure "}, `UPDATE reconciler.targets SET configured = false`},
-		"count":     {[]string{"-- name: AppliesUnderWay "}, deposed},
-		"mend":      {[]string{"reconciler.capture_problems()"}, deposed},
-		"steer":     {[]string{"-- name: TargetSteering "}, control},
-		"read":      {[]string{"-- name: TargetCursorStart "}, `DELETE FROM reconciler.cursors WHERE consumer > 0; UPDATE reconciler.targets SET owner = NULL`},
-		"due":       {[]string{"-- name: LedgerDue "}, `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = now(); ` + control},
+		{"listen", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler % listen'`, []string{"LISTEN "}},
+		{"acquire", `UPDATE reconciler.targets SET owner = NULL`, []string{"-- name: TargetsAcquire "}},
+		{"configure", `UPDATE reconciler.targets SET configured = false`, []string{"-- name: TargetsConfigure "}},
+		{"count", deposed, []string{"-- name: AppliesUnderWay "}},
+		{"mend", deposed, []string{"reconciler.capture_problems()"}},
+		{"steer", control, []string{"-- name: TargetSteering "}},
+		{"read", `DELETE FROM reconciler.cursors WHERE consumer > 0; UPDATE reconciler.targets SET owner = NULL`, []string{"-- name: TargetCursorStart "}},
+		{"due", `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = now(); ` + control, []string{"-- name: LedgerDue "}},
 		// A table that cannot be read keeps its own objects waiting, unless even that cannot be written down.
-		"dispatch": {[]string{`"reconciler"."desired_app"`, "-- name: LedgerInHand "}, `UPDATE apps SET image = 'v2'`},
-		"health":   {[]string{"-- name: TargetHealthWanted "}, `UPDATE reconciler.targets SET owner = NULL`},
+		{"dispatch", `UPDATE apps SET image = 'v2'`, []string{`"reconciler"."desired_app"`, "-- name: LedgerInHand "}},
+		{"health", `UPDATE reconciler.targets SET owner = NULL`, []string{"-- name: TargetHealthWanted "}},
 	} {
-		t.Run(loop, func(t *testing.T) {
-			t.Parallel()
-			w := setup(t)
-			w.fleet(1)
-			eu := &patient{place: newPlace(), says: healthy}
-			way := pgtest.NewCensor(t, w.db.URL)
-			w.startWith(func(c *config.Config) {
-				c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(way.URL), config.NewURL(way.URL)
-			}, named("eu", eu, quick))
-			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
-			w.wait()
-			way.Refuse(c.refused...)
-			w.db.Exec(t, c.provoke)
-			w.seenFailing(loop)
-			way.Refuse()
-			w.db.Exec(t, control)
-			w.seenWell()
-			w.converged()
-		})
+		t.Log("loop", c.loop)
+		w.seenWell()
+		way.Refuse(c.refused...)
+		w.db.Exec(t, c.provoke)
+		w.seenFailing(c.loop)
+		way.Refuse()
+		w.db.Exec(t, control)
 	}
+	w.seenWell()
+	w.converged()
 }
 
 // A right that is taken away while the daemon runs is told of by the loop that needs it.

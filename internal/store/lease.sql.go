@@ -183,7 +183,8 @@ WITH sent AS MATERIALIZED (
                            $5::text[], $6::bigint, $7::bigint)::text AS done
 )
 SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
-       '0'::interval AS ttl, 0::bigint AS beat, clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
+       '0'::interval AS ttl, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS beat,
+       clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
 FROM sent
 UNION ALL
 SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}'
@@ -221,7 +222,8 @@ type LeaseHeartbeatRow struct {
 
 // The whole heartbeat in one statement: this process is seen, everything that it owns is renewed, and what the sharing out
 // needs is read, as of the beginning of the statement. It waits for nobody's lock. Times are the server's clock_timestamp():
-// now() stands still in a transaction. They only serve to see how that clock runs beside the one of this process.
+// now() stands still in a transaction. They only serve to see how that clock runs beside the one of this process. The beat of
+// the row 'server' is its timeline: an answer counts for the server that gave it.
 func (q *Queries) LeaseHeartbeat(ctx context.Context, arg LeaseHeartbeatParams) ([]LeaseHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, leaseHeartbeat,
 		arg.Instance,
