@@ -4,5 +4,3 @@ package pace
 
 // Divisor is 1 in a plain build.
 const Divisor = 1
-
-const poolDivisor = 1

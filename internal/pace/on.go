@@ -4,5 +4,3 @@ package pace
 
 // Divisor is what every interval is divided by.
 const Divisor = 10
-
-const poolDivisor = 3

@@ -24,62 +24,59 @@ const object = `SELECT concat_ws(' ', state, CASE WHEN NOT wanted THEN 'unwanted
 func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("refused")
-	for name, c := range map[string]struct {
-		answer  func(ctx context.Context) driver.Outcome
-		timeout time.Duration
-		want    string
+	late := func(o driver.Outcome) func(context.Context) driver.Outcome {
+		return func(ctx context.Context) driver.Outcome {
+			<-ctx.Done()
+			return o
+		}
+	}
+	cases := map[string]struct {
+		answer func(ctx context.Context) driver.Outcome
+		want   string
 	}{
-		"Error":      {func(context.Context) driver.Outcome { return driver.Backoff(refused) }, time.Second, "failing attempts=1 next=HOUR error=refused"},
-		"RetryAfter": {func(context.Context) driver.Outcome { return driver.RetryAfter(2*time.Hour, refused) }, time.Second, "failing attempts=1 next=7200 error=refused"},
-		"Terminal":   {func(context.Context) driver.Outcome { return driver.Terminal(refused) }, time.Second, "blocked attempts=1 error=refused"},
-		"NoReason":   {func(context.Context) driver.Outcome { return driver.Terminal(nil) }, time.Second, "blocked attempts=1 error=the driver gave no reason"},
-		"Panic":      {func(context.Context) driver.Outcome { panic("boom") }, time.Second, "failing attempts=1 next=HOUR error=the driver panicked: boom"},
-		"Timeout": {func(ctx context.Context) driver.Outcome {
-			<-ctx.Done()
-			return driver.Backoff(ctx.Err())
-		}, 100 * time.Millisecond, "failing attempts=1 next=HOUR error=timed out after 100ms"},
-		"DoneAfterItsTime": {func(ctx context.Context) driver.Outcome {
-			<-ctx.Done()
-			return driver.Done()
-		}, 100 * time.Millisecond, "applied attempts=0 applied"},
-		"Done": {func(context.Context) driver.Outcome { return driver.Done() }, time.Second, "applied attempts=0 applied"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := setup(t)
-			w.fleet(1)
-			eu := newPlace()
-			eu.set(func(ctx context.Context, _ call) driver.Outcome { return c.answer(ctx) })
-			w.start(named("eu", eu, func(target *config.Target) {
-				target.Timeout, target.Backoff = c.timeout, config.Backoff{Min: time.Hour, Max: time.Hour}
-			}))
-			match := func(line string) bool {
-				var seconds int
-				if _, after, ok := strings.Cut(line, "next="); ok {
-					_, err := fmt.Sscanf(after, "%d", &seconds)
-					require.NoError(t, err)
-				}
-				if seconds > 2800 && seconds <= 4320 { // an hour, a fifth more or less
-					line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=HOUR", 1)
-				}
-				if seconds > 7100 && seconds <= 8640 { // two hours, up to a fifth more
-					line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=7200", 1)
-				}
-				return line == c.want
-			}
-			w.eventually(c.want, func() bool { return match(w.text(object, "1")) })
-			if name == "Panic" {
-				require.Contains(t, w.text(`SELECT last_error FROM reconciler.objects`), "goroutine ", "the stack is there")
-				require.Contains(t, w.text(`SELECT last_error FROM reconciler.objects`), "outcome_test.go")
-			}
+		"1": {func(context.Context) driver.Outcome { return driver.Backoff(refused) }, "failing attempts=1 next=HOUR error=refused"},
+		"2": {func(context.Context) driver.Outcome { return driver.RetryAfter(2*time.Hour, refused) }, "failing attempts=1 next=7200 error=refused"},
+		"3": {func(context.Context) driver.Outcome { return driver.Terminal(refused) }, "blocked attempts=1 error=refused"},
+		"4": {func(context.Context) driver.Outcome { return driver.Terminal(nil) }, "blocked attempts=1 error=the driver gave no reason"},
+		"5": {func(context.Context) driver.Outcome { panic("boom") }, "failing attempts=1 next=HOUR error=the driver panicked: boom"},
+		"6": {late(driver.Backoff(context.DeadlineExceeded)), "failing attempts=1 next=HOUR error=timed out after 1s"},
+		"7": {late(driver.Done()), "applied attempts=0 applied"},
+		"8": {func(context.Context) driver.Outcome { return driver.Done() }, "applied attempts=0 applied"},
+	}
+	w := setup(t)
+	want := w.fleet(len(cases))
+	eu := newPlace()
+	eu.set(func(ctx context.Context, called call) driver.Outcome { return cases[called.Key].answer(ctx) })
+	w.start(named("eu", eu, func(c *config.Target) {
+		c.Timeout, c.Backoff, c.Concurrency = time.Second, config.Backoff{Min: time.Hour, Max: time.Hour}, len(cases)
+	}))
+	match := func(line, want string) bool {
+		var seconds int
+		if _, after, ok := strings.Cut(line, "next="); ok {
+			_, err := fmt.Sscanf(after, "%d", &seconds)
+			require.NoError(t, err)
+		}
+		if seconds > 2800 && seconds <= 4320 { // an hour, a fifth more or less
+			line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=HOUR", 1)
+		}
+		if seconds > 7100 && seconds <= 8640 { // two hours, up to a fifth more
+			line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=7200", 1)
+		}
+		return line == want
+	}
+	for key, c := range cases {
+		w.eventually(c.want, func() bool { return match(w.text(object, key), c.want) })
+	}
+	require.Contains(t, w.text(`SELECT last_error FROM reconciler.objects WHERE key = '5'`), "goroutine ", "the stack is there")
+	require.Contains(t, w.text(`SELECT last_error FROM reconciler.objects WHERE key = '5'`), "outcome_test.go")
 
-			// Success resets everything; retry() does not wait for the next attempt.
-			eu.set(nil)
-			w.db.Exec(t, `SELECT reconciler.retry('eu')`)
-			eu.eventually(t, map[string]string{"app/1": `"v1"`})
-			w.converged()
-			require.Equal(t, "applied attempts=0 applied", w.text(object, "1"))
-		})
+	// Success resets everything; retry() does not wait for the next attempt.
+	eu.set(nil)
+	w.db.Exec(t, `SELECT reconciler.retry('eu')`)
+	eu.eventually(t, want)
+	w.converged()
+	for key := range cases {
+		require.Equal(t, "applied attempts=0 applied", w.text(object, key))
 	}
 }
 

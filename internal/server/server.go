@@ -198,7 +198,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	}
 	pooled := cfg.DatabaseURL.Reveal() != cfg.DirectURL.Reveal()
 	s.work, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
-		Name: "reconciler " + s.name + " work", MaxConns: pace.Conns(workConns), Simple: pooled, Fleet: s.fleet,
+		Name: "reconciler " + s.name + " work", MaxConns: workConns, Simple: pooled, Fleet: s.fleet,
 		// Results can be recomputed: ledger and cursor are lost together, and the target is looked at again.
 		Settings: map[string]string{"synchronous_commit": "off"},
 	})
@@ -207,7 +207,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.rows, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
-		Name: "reconciler " + s.name + " rows", MaxConns: pace.Conns(rowsConns), Fleet: s.fleet, Settings: database.RowsSession(),
+		Name: "reconciler " + s.name + " rows", MaxConns: rowsConns, Fleet: s.fleet, Settings: database.RowsSession(),
 	})
 	return err
 }
