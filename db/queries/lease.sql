@@ -76,7 +76,7 @@ FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b;
 -- name: TargetsAcquire :many
 -- Takes the targets that nobody owns, that this process itself owned in an earlier run, and those whose lease has expired:
 -- the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term, one that begins anew a fresh one. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
--- a verifying sync; it is asked for here, so that a crash right after this does not forget it.
+-- a verifying sync; it is asked for here, so that a crash right after this does not forget it. timeline is that of the server that answers.
 WITH asked AS (
     SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint, unnest(sqlc.arg(ttls)::interval[]) AS ttl,
            unnest(sqlc.arg(seen_owners)::text[]) AS seen_owner, unnest(sqlc.arg(seen_terms)::bigint[]) AS seen_term, unnest(sqlc.arg(seen_beats)::bigint[]) AS seen_beat
@@ -97,7 +97,8 @@ WITH asked AS (
     ON CONFLICT (target_id, (coalesce(resource_id, 0))) WHERE state = 'requested' DO UPDATE SET verify = true
 )
 SELECT taken.id::int AS id, taken.name::text AS name, taken.term::bigint AS term, taken.clean::boolean AS clean,
-       ((reconciler.cursor_of(taken.id)).revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed
+       ((reconciler.cursor_of(taken.id)).revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed,
+       ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS timeline
 FROM taken ORDER BY taken.name;
 
 -- name: LeaderAcquire :many

@@ -97,7 +97,6 @@ func (s *session) begin(live context.Context, sl *slot) context.Context {
 	sl.phase, sl.hold = running, newHold(s.cfg.Clock, s.sentAt+sl.ttl, cancel, s.poke)
 	sl.asked, sl.noticed, sl.clean = false, false, false
 	sl.begun = s.cfg.Clock()
-	sl.ownedOn, sl.ownedAt = s.timeline, sl.begun
 	return ctx
 }
 

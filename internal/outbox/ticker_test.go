@@ -86,7 +86,7 @@ func (b *bed) heardAwake(writer *pgx.Conn, fn func(try int)) int {
 		}
 		try++
 		heard = b.heard(writer, func() { fn(try) })
-		return len(b.dozing) == 0
+		return b.text(sleepers) == "0" && len(b.dozing) == 0 // in this order: a signal comes before the lock is given back
 	})
 	return heard
 }
@@ -104,7 +104,7 @@ func (b *bed) heardAsleep(writer *pgx.Conn, fn func(try int)) int {
 		}
 		try++
 		heard = b.heard(writer, func() { fn(try) })
-		return len(b.awake) == 0
+		return b.text(sleepers) == "1" && len(b.awake) == 0
 	})
 	return heard
 }

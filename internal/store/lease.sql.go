@@ -300,7 +300,8 @@ WITH asked AS (
     ON CONFLICT (target_id, (coalesce(resource_id, 0))) WHERE state = 'requested' DO UPDATE SET verify = true
 )
 SELECT taken.id::int AS id, taken.name::text AS name, taken.term::bigint AS term, taken.clean::boolean AS clean,
-       ((reconciler.cursor_of(taken.id)).revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed
+       ((reconciler.cursor_of(taken.id)).revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed,
+       ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS timeline
 FROM taken ORDER BY taken.name
 `
 
@@ -321,11 +322,12 @@ type TargetsAcquireRow struct {
 	Clean          bool
 	Fresh          bool
 	OptionsChanged bool
+	Timeline       int64
 }
 
 // Takes the targets that nobody owns, that this process itself owned in an earlier run, and those whose lease has expired:
 // the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term, one that begins anew a fresh one. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
-// a verifying sync; it is asked for here, so that a crash right after this does not forget it.
+// a verifying sync; it is asked for here, so that a crash right after this does not forget it. timeline is that of the server that answers.
 func (q *Queries) TargetsAcquire(ctx context.Context, arg TargetsAcquireParams) ([]TargetsAcquireRow, error) {
 	rows, err := q.db.Query(ctx, targetsAcquire,
 		arg.Names,
@@ -350,6 +352,7 @@ func (q *Queries) TargetsAcquire(ctx context.Context, arg TargetsAcquireParams) 
 			&i.Clean,
 			&i.Fresh,
 			&i.OptionsChanged,
+			&i.Timeline,
 		); err != nil {
 			return nil, err
 		}
