@@ -58,6 +58,9 @@ func (f *freshData) data(ctx context.Context, bin string, version int) (_ string
 	if err := made.run(ctx, "initdb", append(args, "-D", made.Data)...); err != nil {
 		return "", err
 	}
+	if err := made.makeExit(ctx); err != nil {
+		return "", err
+	}
 	return made.Data, os.WriteFile(done, nil, 0o600)
 }
 
