@@ -346,7 +346,7 @@ func TestLeaderGivesUpAConnectionThatDoesNotAnswer(t *testing.T) {
 	b.listen()
 	b.url = through
 	leader := b.ticker()
-	leader.testPatience = 300 * time.Millisecond
+	leader.testPatience = 3 * time.Second
 	ready, ended := make(chan struct{}), make(chan error, 1)
 	b.background(func(ctx context.Context) error {
 		err := leader.Run(ctx, 1, ready)
