@@ -31,8 +31,8 @@ func (l *local) logFile() string { return filepath.Join(l.Data, "server.log") }
 // half of the processor time of a short session, and tests open thousands.
 func (l *local) exitFile() string { return filepath.Join(l.Data, "exit.so") }
 
-// exitSource ends a process after PostgreSQL's own callbacks have run, without the destructors of libraries.
-const exitSource = "#include <stdio.h>\n#include <unistd.h>\nvoid exit(int status) { fflush(NULL); _exit(status); }\n"
+// exitSource ends a process after PostgreSQL's own callbacks have run, without the destructors of libraries. It needs no headers.
+const exitSource = "int fflush(void *); void _exit(int); void exit(int status) { fflush(0); _exit(status); }"
 
 // makeExit compiles exitFile. Without a C compiler sessions just take longer.
 func (l *local) makeExit(ctx context.Context) error {
@@ -40,7 +40,7 @@ func (l *local) makeExit(ctx context.Context) error {
 	if err != nil {
 		return nil //nolint:nilerr // see above
 	}
-	return l.runIn(ctx, "/", "/bin/sh", "-c", `printf '%s' "$1" | "$2" -shared -fPIC -x c -o "$3" -`, "sh", exitSource, cc, l.exitFile())
+	return l.runIn(ctx, "/", "/bin/sh", "-c", `printf '%s' "$1" | "$2" -shared -fPIC -nostdlib -x c -o "$3" -`, "sh", exitSource, cc, l.exitFile())
 }
 
 func newLocal(dir, bin string) *local {
