@@ -27,8 +27,9 @@ var arrows = []struct {
 		why:  "arrows point from outbox, apply, sync and server to here",
 	},
 	{from: []string{"internal/outbox"}, not: []string{module + "internal/server", module + "internal/sync", module + "internal/apply"}, why: "arrows point from apply, sync and server to here"},
+	{from: []string{"internal/stream"}, not: []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/outbox"}, why: "it is a driver"},
 	{from: []string{"internal/apply", "internal/sync"}, not: []string{module + "internal/server"}, why: "only cmd knows the server"},
-	{from: []string{"internal/driver"}, except: []string{"internal/driver/postgres"}, not: []string{"github.com/jackc/pgx", module + "internal/store"}, why: "drivers know nothing of PostgreSQL"},
+	{from: []string{"internal/driver"}, except: []string{"internal/driver/postgres", "internal/driver/drivers"}, not: []string{"github.com/jackc/pgx", module + "internal/store"}, why: "drivers know nothing of PostgreSQL"},
 	{from: []string{"internal/driver/postgres"}, not: []string{module + "internal/store"}, why: "the other database is not ours"},
 	{from: []string{"internal", "cmd", "examples", "bench"}, except: []string{"internal/pgtest"}, not: []string{module + "internal/pgtest"}, why: "only tests start test servers"},
 }

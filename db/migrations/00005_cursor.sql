@@ -311,6 +311,7 @@ BEGIN
     DELETE FROM reconciler.ticks;
     INSERT INTO reconciler.ticks (revision, snapshot) VALUES (next_, pg_current_snapshot());
     UPDATE reconciler.installation SET epoch = epoch + 1, floor_revision = next_;
+    UPDATE reconciler.streams SET epoch = gen_random_uuid(), complete = false;
     DELETE FROM reconciler.instances;
     DELETE FROM reconciler.heartbeats;
     UPDATE reconciler.sync_runs SET state = 'failed', finished_at = clock_timestamp(), error = start_over.reason WHERE state IN ('requested', 'running');

@@ -33,8 +33,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     )
     SELECT 'SCHEMA', 'reconciler', p, NULL FROM unnest(CASE WHEN rights.kind = 'definer' THEN '{USAGE,CREATE}'::text[] ELSE '{USAGE}' END) AS p
     UNION ALL
-    SELECT 'TABLE', r.object, 'SELECT', CASE WHEN r.desired AND rights.kind <> 'runtime' THEN
-        (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0 AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%')) END
+    SELECT 'TABLE', r.object, 'SELECT', CASE WHEN (r.desired OR r.relname = 'published') AND rights.kind <> 'runtime' THEN
+        (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0
+           AND (NOT r.desired AND a.attname <> 'spec' OR r.desired AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%'))) END
     FROM relations r WHERE rights.kind <> 'writer'
     UNION ALL
     SELECT 'TABLE', r.object, p, NULL FROM relations r, unnest('{INSERT,UPDATE,DELETE}'::text[]) AS p
@@ -47,8 +48,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                  ('outbox', 'INSERT'), ('apply_events', 'TRIGGER'), ('ledger', 'UPDATE'), ('ledger', 'DELETE')) AS d(name, privilege)
     WHERE rights.kind = 'definer' AND to_regclass('reconciler.' || d.name) IS NOT NULL
     UNION ALL
-    SELECT 'SEQUENCE', 'reconciler.outbox_seq', p, NULL
-    FROM unnest(CASE rights.kind WHEN 'runtime' THEN '{USAGE,SELECT,UPDATE}'::text[] WHEN 'definer' THEN '{USAGE}' END) AS p
+    SELECT 'SEQUENCE', 'reconciler.' || d.name, d.privilege, NULL
+    FROM (VALUES ('runtime', 'outbox_seq', 'USAGE'), ('runtime', 'outbox_seq', 'SELECT'), ('runtime', 'outbox_seq', 'UPDATE'), ('definer', 'outbox_seq', 'USAGE'),
+                 ('runtime', 'published_version', 'USAGE')) AS d(kind, name, privilege)
+    WHERE d.kind = rights.kind AND to_regclass('reconciler.' || d.name) IS NOT NULL
     UNION ALL
     SELECT 'FUNCTION', f.object, 'EXECUTE', NULL FROM functions f
     WHERE f.purpose = ANY (CASE rights.kind WHEN 'viewer' THEN '{look}'::text[] WHEN 'operator' THEN '{look,order,begin}'

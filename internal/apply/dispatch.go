@@ -245,25 +245,32 @@ func (o *Owner) hand(ctx context.Context, calls [2][]look) error {
 }
 
 func (o *Owner) groups(looks []look) [][]look {
+	_, applies := o.cfg.Driver.(driver.BatchApplier)
+	_, deletes := o.cfg.Driver.(driver.BatchDeleter)
+	most := min(batchCalls, max(1, len(looks)/o.cfg.Concurrency))
 	var groups [][]look
-	size := 1
-	if _, ok := o.cfg.Driver.(driver.BatchApplier); ok {
-		size = min(batchCalls, max(1, len(looks)/o.cfg.Concurrency))
-	}
-	var batch []look
+	var batches [2][]look // of applies, of deletes
 	bytes := 0
 	for _, l := range looks {
-		if l.act == actDelete || size == 1 {
-			groups = append(groups, []look{l})
-			continue
+		kind, many := 0, applies
+		if l.act == actDelete {
+			kind, many = 1, deletes
 		}
-		batch = append(batch, l)
-		if bytes += len(l.row.Spec); len(batch) == size || bytes >= batchBytes {
-			groups, batch, bytes = append(groups, batch), nil, 0
+		batches[kind] = append(batches[kind], l)
+		if l.act == actApply {
+			bytes += len(l.row.Spec)
+		}
+		if !many || len(batches[kind]) == most || kind == 0 && bytes >= batchBytes {
+			groups, batches[kind] = append(groups, batches[kind]), nil
+			if kind == 0 {
+				bytes = 0
+			}
 		}
 	}
-	if len(batch) > 0 {
-		groups = append(groups, batch)
+	for _, batch := range batches {
+		if len(batch) > 0 {
+			groups = append(groups, batch)
+		}
 	}
 	return groups
 }

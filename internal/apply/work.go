@@ -239,10 +239,9 @@ func (o *Owner) call(callCtx context.Context, group []look) (outcomes []driver.O
 			outcomes = repeat(driver.Backoff(err), len(group))
 		}
 	}()
-	batcher, many := o.cfg.Driver.(driver.BatchApplier)
 	switch {
-	case many && len(group) > 1:
-		outcomes = o.callBatch(callCtx, batcher, group)
+	case len(group) > 1:
+		outcomes = o.callBatch(callCtx, group)
 	case group[0].act == actDelete:
 		outcomes = []driver.Outcome{o.cfg.Driver.Delete(callCtx, o.object(group[0]).Ref)}
 	default:
@@ -263,13 +262,18 @@ func unanswered(err error) bool {
 	return errors.Is(err, errCallTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// callBatch applies a group in one call.
-func (o *Owner) callBatch(ctx context.Context, batcher driver.BatchApplier, group []look) []driver.Outcome {
-	objects := make([]driver.Object, len(group))
+// callBatch makes one call for a group: all of it is applied, or all of it is deleted.
+func (o *Owner) callBatch(ctx context.Context, group []look) (outcomes []driver.Outcome) {
+	objects, refs := make([]driver.Object, len(group)), make([]driver.Ref, len(group))
 	for i, l := range group {
 		objects[i] = o.object(l)
+		refs[i] = objects[i].Ref
 	}
-	outcomes := batcher.ApplyBatch(ctx, objects)
+	if group[0].act == actDelete {
+		outcomes = o.cfg.Driver.(driver.BatchDeleter).DeleteBatch(ctx, refs) //nolint:forcetypeassert // else groups has one look each
+	} else {
+		outcomes = o.cfg.Driver.(driver.BatchApplier).ApplyBatch(ctx, objects) //nolint:forcetypeassert // as above
+	}
 	if len(outcomes) != len(group) {
 		return repeat(driver.Backoff(fmt.Errorf("the driver gave %d outcomes for %d objects", len(outcomes), len(group))), len(group))
 	}

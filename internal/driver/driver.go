@@ -72,6 +72,12 @@ type BatchApplier interface {
 	ApplyBatch(ctx context.Context, objs []Object) []Outcome
 }
 
+// BatchDeleter is a driver for which many deletes in one call are cheaper than many calls.
+type BatchDeleter interface {
+	// DeleteBatch is Delete for each object; outcomes are in the order of the refs, one for each.
+	DeleteBatch(ctx context.Context, refs []Ref) []Outcome
+}
+
 // Checker is a driver that can say, cheaply and without changing anything, whether its target answers.
 // `doctor` and the circuit breaker's probe use it.
 type Checker interface {

@@ -22,7 +22,9 @@ var (
 
 const (
 	rotateAfter = 5 * time.Minute
-	// forgetAgain is the time until more of many old applies go.
+	// forgetTombstones is how many tombstones of a stream go at once.
+	forgetTombstones = 10_000
+	// forgetAgain is the time until more of many old applies or tombstones go.
 	forgetAgain = time.Second
 	// ticksKept is for how long every tick is kept, and a little more than the statement has it.
 	ticksKept = 10*time.Minute + time.Second
@@ -57,7 +59,11 @@ func (s *Steward) forget() func(context.Context) (time.Duration, error) {
 			return 0, fmt.Errorf("forget old revisions, removed resources and old applies: %w", database.Explain(err))
 		}
 		seen.did(now, upto, done.Newest)
-		if done.Applies == forgetMost {
+		more, err := store.New(s.Pool).StreamForget(ctx, forgetTombstones)
+		if err != nil {
+			return 0, fmt.Errorf("forget old tombstones of streams: %w", database.Explain(err))
+		}
+		if more || done.Applies == forgetMost {
 			return forgetAgain, nil
 		}
 		return houseEvery, nil

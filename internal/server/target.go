@@ -16,6 +16,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
+	"github.com/pgreconciler/reconciler/internal/stream"
 	"github.com/pgreconciler/reconciler/internal/sync"
 )
 
@@ -37,6 +38,11 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 	owner := apply.NewOwner(s.applyConfig(target, grant), sync.RequestResource(s.work, grant.ID))
 	if err := owner.Load(ctx); err != nil {
 		return err
+	}
+	if publisher, ok := s.opts.Drivers[target.Name].(*stream.Publisher); ok {
+		if err := publisher.Own(ctx, stream.Owner{Pool: s.work, TargetID: grant.ID, Instance: s.instance, Term: grant.Term}); err != nil {
+			return err
+		}
 	}
 	control := s.listener.Subscribe(outbox.ChannelControl)
 	defer s.listener.Unsubscribe(outbox.ChannelControl, control)
@@ -98,7 +104,7 @@ func (s *Server) syncConfig(t config.Target, grant *lease.Grant, owner *apply.Ow
 	return sync.Config{
 		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Rows: s.rows, Catalog: s.catalog, Owner: owner,
 		Interval: t.SyncInterval, Mode: string(t.SyncMode), Timeout: t.Timeout, Control: control, Logger: s.log, Metrics: s.metrics, Loops: s.loops,
-		Complete: func() { s.setSynced(t.Name, true) },
+		Complete: func(ctx context.Context, mode string) error { return s.completeSync(ctx, t.Name, mode) },
 	}
 }
 
@@ -200,6 +206,15 @@ func (s *Server) tellTurns(rows []store.TargetsWithTurnRow, all bool) {
 			owner.Turn(row.Turn, row.Health)
 		}
 	}
+}
+
+// completeSync notes a complete full sync of a target. One that repaired has published every object of a stream.
+func (s *Server) completeSync(ctx context.Context, target, mode string) error {
+	s.setSynced(target, true)
+	if publisher, ok := s.opts.Drivers[target].(*stream.Publisher); ok && mode == sync.ModeRepair {
+		return publisher.Complete(ctx)
+	}
+	return nil
 }
 
 func (s *Server) setSynced(target string, synced bool) {

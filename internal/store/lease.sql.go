@@ -410,6 +410,8 @@ WITH said AS (
     SET configured = true, driver = o.driver, max_deletes = o.max_deletes, max_fraction = o.max_fraction
     FROM other o WHERE t.id = o.id AND t.id IN (SELECT f.id FROM reconciler.targets f JOIN other USING (id) FOR NO KEY UPDATE OF f SKIP LOCKED)
     RETURNING t.id
+), left_behind AS ( -- what a target has published by another driver is none of a later stream's
+    DELETE FROM reconciler.streams s USING other o WHERE s.target_id = o.id AND o.driver <> 'stream'
 )
 SELECT ((SELECT count(*) FROM other) - (SELECT count(*) FROM written))::bigint AS locked
 `

@@ -67,8 +67,8 @@ type Config struct {
 	Logger   *slog.Logger
 	Metrics  *metrics.Metrics
 	Loops    *loop.Monitor // nil: nobody is told what fails
-	// Complete is told of every complete full run; nil: nobody is.
-	Complete func()
+	// Complete is called after every complete full run, with its mode. Nil: nothing is. An error ends Run.
+	Complete func(ctx context.Context, mode string) error
 }
 
 // Runner runs the syncs of one owned target, one at a time.
@@ -295,7 +295,9 @@ func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress
 	m.SyncSeconds.WithLabelValues(r.cfg.Name).Observe(time.Since(started).Seconds())
 	m.LastSync.WithLabelValues(r.cfg.Name).SetToCurrentTime()
 	if run.ResourceID == 0 && r.cfg.Complete != nil {
-		r.cfg.Complete()
+		if err := r.cfg.Complete(ctx, run.Mode); err != nil {
+			return err
+		}
 	}
 	if run.ResourceID == 0 && r.cfg.Owner.Unclean() { // in report mode, too: what the ledger does not know was reported
 		return r.settleClean(ctx)

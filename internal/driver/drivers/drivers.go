@@ -9,9 +9,10 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver/file"
 	"github.com/pgreconciler/reconciler/internal/driver/postgres"
 	"github.com/pgreconciler/reconciler/internal/driver/webhook"
+	"github.com/pgreconciler/reconciler/internal/stream"
 )
 
 // All returns every kind of driver, by name.
 func All() driver.Registry {
-	return driver.Registry{discard.Kind(), exec.Kind(), file.Kind(), postgres.Kind(), webhook.Kind()}
+	return driver.Registry{discard.Kind(), exec.Kind(), file.Kind(), postgres.Kind(), stream.Kind(), webhook.Kind()}
 }

@@ -16,7 +16,7 @@ const listPageRows = 1000
 // List yields the rows of the resource in the order of their keys, page by page: no snapshot is held between.
 func (d *database) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
-		if checkNames(driver.Ref{Resource: resource}) == nil { // else no row can have the name
+		if driver.Storable(driver.Ref{Resource: resource}) == nil { // else no row can have the name
 			d.list(ctx, resource, yield)
 		}
 	}

@@ -3,9 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -24,7 +21,7 @@ type database struct {
 
 // Apply writes the object's row.
 func (d *database) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
-	if err := checkNames(obj.Ref); err != nil {
+	if err := driver.Storable(obj.Ref); err != nil {
 		return driver.Terminal(err)
 	}
 	return d.outcome(ctx, obj.Ref, d.withTable(ctx, func() error { return d.applyOne(ctx, obj) }))
@@ -40,7 +37,7 @@ func (d *database) applyOne(ctx context.Context, obj driver.Object) error {
 
 // Delete deletes the object's row.
 func (d *database) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
-	if checkNames(ref) != nil {
+	if driver.Storable(ref) != nil {
 		return driver.Done() // no row can have such a name
 	}
 	var stale bool
@@ -59,7 +56,7 @@ func (d *database) ApplyBatch(ctx context.Context, objs []driver.Object) []drive
 	outcomes := make([]driver.Outcome, len(objs))
 	var batch batch
 	for i, obj := range objs {
-		if err := checkNames(obj.Ref); err != nil {
+		if err := driver.Storable(obj.Ref); err != nil {
 			outcomes[i] = driver.Terminal(err)
 			continue
 		}
@@ -175,14 +172,4 @@ func (d *database) makeTable(ctx context.Context) error {
 		_, err := tx.Exec(ctx, d.sql.create)
 		return err
 	})
-}
-
-// checkNames refuses what a text column cannot hold, before it spoils a batch.
-func checkNames(ref driver.Ref) error {
-	for _, part := range []string{ref.Target, ref.Resource, ref.Key} {
-		if strings.ContainsRune(part, 0) || !utf8.ValidString(part) {
-			return fmt.Errorf("the name %q cannot be stored by PostgreSQL: it holds a NUL or is not valid UTF-8", driver.Snippet([]byte(part), 100))
-		}
-	}
-	return nil
 }

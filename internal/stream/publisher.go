@@ -1,0 +1,186 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// listPageRows is how many objects of a listing are in memory at once.
+const listPageRows = 1000
+
+// Owner is the ownership of a target under which a Publisher writes.
+type Owner struct {
+	Pool     *pgxpool.Pool
+	TargetID int32
+	Instance string
+	Term     int64
+}
+
+// Publisher is the driver of one stream target. Before Own, each call fails.
+type Publisher struct {
+	history time.Duration // for which tombstones are kept
+	owner   atomic.Pointer[Owner]
+
+	mu       sync.Mutex // guards what follows
+	waiting  []*call
+	flushing bool
+	flushes  sync.WaitGroup
+}
+
+// Own creates the stream if it is missing, and has later calls write under this ownership.
+func (p *Publisher) Own(ctx context.Context, o Owner) error {
+	err := store.New(o.Pool).StreamOwn(ctx, store.StreamOwnParams{TargetID: o.TargetID, Owner: o.Instance, Term: o.Term, History: p.history})
+	if err != nil {
+		return fmt.Errorf("begin to publish: %w", database.Explain(err))
+	}
+	p.owner.Store(&o)
+	return nil
+}
+
+// Complete records that a full sync has published every object.
+func (p *Publisher) Complete(ctx context.Context) error {
+	o := p.owner.Load()
+	if o == nil {
+		return errUnowned
+	}
+	if err := store.New(o.Pool).StreamComplete(ctx, store.StreamCompleteParams{TargetID: o.TargetID, Owner: o.Instance, Term: o.Term}); err != nil {
+		return fmt.Errorf("record that the stream is complete: %w", database.Explain(err))
+	}
+	return nil
+}
+
+var errUnowned = errors.New("this process does not own the stream, or not under this term")
+
+// Apply publishes the object's spec, unless it is published already.
+func (p *Publisher) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
+	return p.ApplyBatch(ctx, []driver.Object{obj})[0]
+}
+
+// Delete publishes a tombstone, unless the object is not published.
+func (p *Publisher) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
+	return p.DeleteBatch(ctx, []driver.Ref{ref})[0]
+}
+
+// ApplyBatch is Apply for each object, in one transaction.
+func (p *Publisher) ApplyBatch(ctx context.Context, objs []driver.Object) []driver.Outcome {
+	outcomes, c := make([]driver.Outcome, len(objs)), newCall(ctx)
+	for i, obj := range objs {
+		if err := driver.Storable(obj.Ref); err != nil {
+			outcomes[i] = driver.Terminal(err)
+			continue
+		}
+		c.add(i, obj.Ref, string(obj.Spec), obj.Hash[:])
+	}
+	return p.publish(ctx, c, outcomes)
+}
+
+// DeleteBatch is Delete for each object, in one transaction.
+func (p *Publisher) DeleteBatch(ctx context.Context, refs []driver.Ref) []driver.Outcome {
+	outcomes, c := make([]driver.Outcome, len(refs)), newCall(ctx)
+	for i, ref := range refs {
+		if driver.Storable(ref) == nil { // else no row can have such a name
+			c.add(i, ref, "", nil)
+		}
+	}
+	return p.publish(ctx, c, outcomes)
+}
+
+// publish waits for the transaction that takes the call's changes, and fills in their outcomes.
+func (p *Publisher) publish(ctx context.Context, c *call, outcomes []driver.Outcome) []driver.Outcome {
+	if len(c.places) == 0 {
+		return outcomes
+	}
+	outcome := p.wait(ctx, c)
+	for _, place := range c.places {
+		outcomes[place] = outcome
+	}
+	return outcomes
+}
+
+func (p *Publisher) wait(ctx context.Context, c *call) driver.Outcome {
+	if ctx.Err() != nil {
+		return driver.Backoff(context.Cause(ctx))
+	}
+	p.enqueue(c)
+	select {
+	case err := <-c.done:
+		return outcome(err)
+	case <-ctx.Done():
+		// The transaction may go through all the same. What comes later for these objects waits for it.
+		return driver.Backoff(context.Cause(ctx))
+	}
+}
+
+func outcome(err error) driver.Outcome {
+	switch {
+	case err == nil:
+		return driver.Done()
+	case database.IsUnavailable(err):
+		return driver.Unreachable(err)
+	default:
+		return driver.Backoff(database.Explain(err))
+	}
+}
+
+// List yields what is published of the resource in the order of keys, page by page.
+func (p *Publisher) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	return func(yield func(driver.Listed, error) bool) {
+		o := p.owner.Load()
+		if o == nil {
+			yield(driver.Listed{}, errUnowned)
+			return
+		}
+		if driver.Storable(driver.Ref{Resource: resource}) != nil {
+			return // no row can have the name
+		}
+		params := store.PublishedPageParams{TargetID: o.TargetID, Resource: resource, PageRows: listPageRows}
+		for first := true; ; first = false {
+			rows, err := store.New(o.Pool).PublishedPage(ctx, params)
+			if err != nil {
+				yield(driver.Listed{}, fmt.Errorf("list what is published of %q: %w", resource, database.Explain(err)))
+				return
+			}
+			for i, row := range rows {
+				if i == 0 && !first && row.Key == params.After {
+					continue // the last of the page before
+				}
+				if !yield(driver.Listed{Resource: resource, Key: row.Key, Hashes: []driver.Hash{driver.Hash(row.Hash)}}, nil) {
+					return
+				}
+			}
+			if len(rows) < listPageRows {
+				return
+			}
+			params.After = rows[len(rows)-1].Key
+		}
+	}
+}
+
+// Check reports whether the database answers.
+func (p *Publisher) Check(ctx context.Context) error {
+	o := p.owner.Load()
+	if o == nil {
+		return nil // `reconciler doctor` looks at the database itself
+	}
+	if err := o.Pool.Ping(ctx); err != nil {
+		return database.Explain(err)
+	}
+	return nil
+}
+
+// Close waits for the transaction in flight.
+func (p *Publisher) Close(context.Context) error {
+	p.flushes.Wait()
+	return nil
+}
