@@ -17,7 +17,7 @@ COMMENT ON COLUMN reconciler.streams.complete IS 'A full sync of this epoch has 
 COMMENT ON COLUMN reconciler.streams.floor IS 'Tombstones up to this version may be gone: a client that has read less far must read everything again.';
 COMMENT ON COLUMN reconciler.streams.history IS 'How long tombstones are kept.';
 
-CREATE SEQUENCE reconciler.published_version AS bigint CACHE 1;
+CREATE SEQUENCE reconciler.published_seq AS bigint CACHE 1;
 CREATE TABLE reconciler.published (
     -- No foreign key: a check for each new object would double the cost of the first sync.
     target_id integer NOT NULL,
@@ -39,6 +39,25 @@ COMMENT ON COLUMN reconciler.published.revision IS 'The newest revision that was
 COMMENT ON COLUMN reconciler.published.spec IS 'NULL: the object was deleted (a tombstone).';
 COMMENT ON COLUMN reconciler.published.hash IS 'First 16 bytes of the SHA-256 of spec::text.';
 
+CREATE TABLE reconciler.stream_watches (
+    instance_id uuid NOT NULL REFERENCES reconciler.instances ON DELETE CASCADE,
+    target_id   integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
+    watchers    integer NOT NULL CHECK (watchers > 0),
+    behind      bigint NOT NULL,
+    resets      bigint NOT NULL,
+    CONSTRAINT stream_watches_pkey PRIMARY KEY (target_id, instance_id)
+);
+CREATE INDEX stream_watches_instance ON reconciler.stream_watches (instance_id);
+COMMENT ON TABLE reconciler.stream_watches IS 'Which processes serve watchers of which streams; see the view reconciler.stream_watchers.';
+
+CREATE VIEW reconciler.stream_watchers WITH (security_barrier) AS
+SELECT i.name AS process, t.name AS target, w.watchers, w.behind AS furthest_behind, w.resets
+FROM reconciler.stream_watches w JOIN reconciler.instances i ON i.id = w.instance_id JOIN reconciler.targets t ON t.id = w.target_id;
+COMMENT ON VIEW reconciler.stream_watchers IS 'Who follows which stream, one row for each process that serves it. Processes write it when a first watcher comes, and every 15 s.';
+COMMENT ON COLUMN reconciler.stream_watchers.process IS 'Host and process id.';
+COMMENT ON COLUMN reconciler.stream_watchers.furthest_behind IS 'How many versions the slowest of them has still to read.';
+COMMENT ON COLUMN reconciler.stream_watchers.resets IS 'How often a watcher of this process had to begin again since the process started.';
+
 -- +goose StatementBegin
 -- own_stream creates or updates the stream of a target for its owner.
 CREATE FUNCTION reconciler.own_stream(target_id integer, owner uuid, term bigint, history interval) RETURNS void
@@ -50,12 +69,13 @@ BEGIN
 END
 $$;
 
--- publish writes new versions of objects and tombstones (specs '') in one flushed transaction, and returns how many changed.
+-- publish writes new versions of objects and tombstones (specs '') in one flushed transaction. It returns how many changed, and
+-- whether other processes serve watchers of the stream.
 -- The fence comes first: PostgreSQL makes a transaction visible before it frees its locks, so the versions of one target
 -- become visible in their order. A crash must not give a version out twice, and the owner's session does not flush.
 -- Every row is found by its key: no plan on a young table may turn into a scan.
 CREATE FUNCTION reconciler.publish(target_id integer, owner uuid, term bigint, resources text[], keys text[], revisions bigint[],
-    specs text[], hashes bytea[]) RETURNS bigint
+    specs text[], hashes bytea[], OUT changed bigint, OUT watched boolean)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
@@ -68,7 +88,7 @@ BEGIN
     END IF;
     PERFORM set_config('synchronous_commit', 'on', true);
     INSERT INTO reconciler.published AS p (target_id, resource, key, version, revision, spec, hash)
-    SELECT publish.target_id, n.resource, n.key, nextval('reconciler.published_version'), n.revision, n.spec::jsonb, n.hash
+    SELECT publish.target_id, n.resource, n.key, nextval('reconciler.published_seq'), n.revision, n.spec::jsonb, n.hash
     FROM (SELECT * FROM unnest(publish.resources, publish.keys, publish.revisions, publish.specs, publish.hashes)
                  AS u (resource, key, revision, spec, hash)
           WHERE u.spec <> '' ORDER BY u.resource COLLATE "C", u.key COLLATE "C") AS n
@@ -78,14 +98,15 @@ BEGIN
     GET DIAGNOSTICS upserts = ROW_COUNT;
     IF array_position(publish.specs, '') IS NOT NULL THEN
         UPDATE reconciler.published AS p
-        SET version = nextval('reconciler.published_version'), revision = n.revision, spec = NULL, hash = NULL, at = clock_timestamp()
+        SET version = nextval('reconciler.published_seq'), revision = n.revision, spec = NULL, hash = NULL, at = clock_timestamp()
         FROM (SELECT * FROM unnest(publish.resources, publish.keys, publish.revisions, publish.specs)
                      AS u (resource, key, revision, spec)
               WHERE u.spec = '' ORDER BY u.resource COLLATE "C", u.key COLLATE "C") AS n
         WHERE p.target_id = publish.target_id AND p.resource = n.resource AND p.key = n.key AND p.spec IS NOT NULL;
         GET DIAGNOSTICS deletes = ROW_COUNT;
     END IF;
-    RETURN upserts + deletes;
+    changed := upserts + deletes;
+    watched := EXISTS (SELECT FROM reconciler.stream_watches w WHERE w.target_id = publish.target_id AND w.instance_id <> publish.owner);
 END
 $$;
 
@@ -145,6 +166,7 @@ COMMENT ON FUNCTION reconciler.leave_stream IS 'Internal: deletes what a stream 
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP TABLE reconciler.streams, reconciler.published;
-DROP SEQUENCE reconciler.published_version;
+DROP VIEW reconciler.stream_watchers;
+DROP TABLE reconciler.stream_watches, reconciler.streams, reconciler.published;
+DROP SEQUENCE reconciler.published_seq;
 DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.complete_stream, reconciler.publish, reconciler.own_stream;

@@ -55,6 +55,89 @@ func (q *Queries) PublishedPage(ctx context.Context, arg PublishedPageParams) ([
 	return items, nil
 }
 
+const streamChanges = `-- name: StreamChanges :many
+SELECT w.target_id::int AS target_id, coalesce(s.id::text, '')::text AS stream, coalesce(s.epoch::text, '')::text AS epoch,
+    coalesce(s.complete, false)::boolean AS complete, coalesce(s.floor, 0)::bigint AS floor,
+    greatest(s.floor, (SELECT x.version FROM reconciler.published x WHERE x.target_id = w.target_id ORDER BY x.version DESC LIMIT 1), 0)::bigint AS head,
+    coalesce((SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = w.target_id ORDER BY c.id DESC LIMIT 1), 0)::bigint AS reached,
+    coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key, coalesce(p.version, 0)::bigint AS version,
+    coalesce(p.revision, 0)::bigint AS revision, coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
+FROM (SELECT unnest($1::int[]) AS target_id, unnest($2::bigint[]) AS after) AS w
+LEFT JOIN reconciler.streams s ON s.target_id = w.target_id
+LEFT JOIN LATERAL (
+    SELECT n.target_id, n.resource, n.key, n.version, n.revision, n.spec, n.hash, n.at, n.before FROM (
+        SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
+            SELECT o.target_id, o.resource, o.key, o.version, o.revision, o.spec, o.hash, o.at FROM reconciler.published o
+            WHERE o.target_id = w.target_id AND o.version > w.after ORDER BY o.version LIMIT $3::int) AS m) AS n
+    WHERE n.before IS NULL OR n.before < $4::bigint) AS p ON true
+ORDER BY w.target_id, p.version
+`
+
+type StreamChangesParams struct {
+	TargetIds []int32
+	Afters    []int64
+	Most      int32
+	MostBytes int64
+}
+
+type StreamChangesRow struct {
+	TargetID int32
+	Stream   string
+	Epoch    string
+	Complete bool
+	Floor    int64
+	Head     int64
+	Reached  int64
+	Resource string
+	Key      string
+	Version  int64
+	Revision int64
+	Spec     string
+	Hash     []byte
+}
+
+// What each stream has published after a version, in the order of versions: at most so many rows and bytes of each, but always
+// one. A stream without any has one row with version 0, and a stream that is gone has one with an empty id. Bounds, position and
+// objects are of one snapshot. Everything that is NULL is ” or 0 here; hash and spec of a tombstone are ”.
+func (q *Queries) StreamChanges(ctx context.Context, arg StreamChangesParams) ([]StreamChangesRow, error) {
+	rows, err := q.db.Query(ctx, streamChanges,
+		arg.TargetIds,
+		arg.Afters,
+		arg.Most,
+		arg.MostBytes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StreamChangesRow
+	for rows.Next() {
+		var i StreamChangesRow
+		if err := rows.Scan(
+			&i.TargetID,
+			&i.Stream,
+			&i.Epoch,
+			&i.Complete,
+			&i.Floor,
+			&i.Head,
+			&i.Reached,
+			&i.Resource,
+			&i.Key,
+			&i.Version,
+			&i.Revision,
+			&i.Spec,
+			&i.Hash,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const streamComplete = `-- name: StreamComplete :exec
 SELECT reconciler.complete_stream($1::int, $2::uuid, $3::bigint)::text AS completed
 `
@@ -70,6 +153,17 @@ func (q *Queries) StreamComplete(ctx context.Context, arg StreamCompleteParams) 
 	return err
 }
 
+const streamFind = `-- name: StreamFind :one
+SELECT t.id FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id WHERE t.name = $1::text
+`
+
+func (q *Queries) StreamFind(ctx context.Context, name string) (int32, error) {
+	row := q.db.QueryRow(ctx, streamFind, name)
+	var id int32
+	err := row.Scan(&id)
+	return id, err
+}
+
 const streamForget = `-- name: StreamForget :one
 SELECT reconciler.forget_tombstones($1::int)::boolean AS more
 `
@@ -80,6 +174,69 @@ func (q *Queries) StreamForget(ctx context.Context, most int32) (bool, error) {
 	var more bool
 	err := row.Scan(&more)
 	return more, err
+}
+
+const streamNames = `-- name: StreamNames :many
+SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id ORDER BY t.name
+`
+
+func (q *Queries) StreamNames(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, streamNames)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const streamNotify = `-- name: StreamNotify :exec
+SELECT pg_notify('reconciler_published', '')::text AS told
+`
+
+func (q *Queries) StreamNotify(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, streamNotify)
+	return err
+}
+
+const streamObject = `-- name: StreamObject :one
+SELECT p.version, p.revision, p.spec::text AS spec, p.hash FROM reconciler.published p
+WHERE p.target_id = $1::int AND p.resource = $2::text AND p.key = $3::text AND p.spec IS NOT NULL
+`
+
+type StreamObjectParams struct {
+	TargetID int32
+	Resource string
+	Key      string
+}
+
+type StreamObjectRow struct {
+	Version  int64
+	Revision int64
+	Spec     string
+	Hash     []byte
+}
+
+func (q *Queries) StreamObject(ctx context.Context, arg StreamObjectParams) (StreamObjectRow, error) {
+	row := q.db.QueryRow(ctx, streamObject, arg.TargetID, arg.Resource, arg.Key)
+	var i StreamObjectRow
+	err := row.Scan(
+		&i.Version,
+		&i.Revision,
+		&i.Spec,
+		&i.Hash,
+	)
+	return i, err
 }
 
 const streamOwn = `-- name: StreamOwn :exec
@@ -103,9 +260,77 @@ func (q *Queries) StreamOwn(ctx context.Context, arg StreamOwnParams) error {
 	return err
 }
 
+const streamPage = `-- name: StreamPage :many
+SELECT p.resource, p.key, p.version, p.revision, p.spec::text AS spec, p.hash
+FROM (SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.resource, m.key) - pg_column_size(m.spec) AS before FROM (
+        SELECT o.target_id, o.resource, o.key, o.version, o.revision, o.spec, o.hash, o.at FROM reconciler.published o
+        WHERE o.target_id = $1::int AND o.spec IS NOT NULL
+          AND (o.resource, o.key) >= ($2::text COLLATE "C", $3::text COLLATE "C")
+          AND (o.resource, o.key) < ($4::text COLLATE "C", $5::text COLLATE "C")
+        ORDER BY o.resource, o.key LIMIT $6::int) AS m) AS p
+WHERE p.before < $7::bigint
+ORDER BY p.resource, p.key
+`
+
+type StreamPageParams struct {
+	TargetID     int32
+	FromResource string
+	FromKey      string
+	ToResource   string
+	ToKey        string
+	Most         int32
+	MostBytes    int64
+}
+
+type StreamPageRow struct {
+	Resource string
+	Key      string
+	Version  int64
+	Revision int64
+	Spec     string
+	Hash     []byte
+}
+
+// A page of the objects that a stream has from a place on, up to another one, in the order of resources and keys. It ends early
+// when it has so many bytes.
+func (q *Queries) StreamPage(ctx context.Context, arg StreamPageParams) ([]StreamPageRow, error) {
+	rows, err := q.db.Query(ctx, streamPage,
+		arg.TargetID,
+		arg.FromResource,
+		arg.FromKey,
+		arg.ToResource,
+		arg.ToKey,
+		arg.Most,
+		arg.MostBytes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StreamPageRow
+	for rows.Next() {
+		var i StreamPageRow
+		if err := rows.Scan(
+			&i.Resource,
+			&i.Key,
+			&i.Version,
+			&i.Revision,
+			&i.Spec,
+			&i.Hash,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const streamPublish = `-- name: StreamPublish :one
-SELECT reconciler.publish($1::int, $2::uuid, $3::bigint, $4::text[], $5::text[],
-    $6::bigint[], $7::text[], $8::bytea[])::bigint AS changed
+SELECT r.changed::bigint AS changed, r.watched::boolean AS watched FROM reconciler.publish($1::int, $2::uuid, $3::bigint, $4::text[], $5::text[],
+    $6::bigint[], $7::text[], $8::bytea[]) AS r
 `
 
 type StreamPublishParams struct {
@@ -119,8 +344,13 @@ type StreamPublishParams struct {
 	Hashes    [][]byte
 }
 
-// Specs that are ” stand for deletes. It returns how many objects changed.
-func (q *Queries) StreamPublish(ctx context.Context, arg StreamPublishParams) (int64, error) {
+type StreamPublishRow struct {
+	Changed int64
+	Watched bool
+}
+
+// Specs that are ” stand for deletes. It returns how many objects changed, and whether other processes serve watchers.
+func (q *Queries) StreamPublish(ctx context.Context, arg StreamPublishParams) (StreamPublishRow, error) {
 	row := q.db.QueryRow(ctx, streamPublish,
 		arg.TargetID,
 		arg.Owner,
@@ -131,7 +361,112 @@ func (q *Queries) StreamPublish(ctx context.Context, arg StreamPublishParams) (i
 		arg.Specs,
 		arg.Hashes,
 	)
-	var changed int64
-	err := row.Scan(&changed)
-	return changed, err
+	var i StreamPublishRow
+	err := row.Scan(&i.Changed, &i.Watched)
+	return i, err
+}
+
+const streamResources = `-- name: StreamResources :many
+SELECT r.name FROM reconciler.resources r ORDER BY r.name COLLATE "C"
+`
+
+func (q *Queries) StreamResources(ctx context.Context) ([]string, error) {
+	rows, err := q.db.Query(ctx, streamResources)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const streamUnsettled = `-- name: StreamUnsettled :many
+SELECT l.key, coalesce(l.held_by, l.state::text)::text AS reason
+FROM reconciler.ledger l
+WHERE l.target_id = $1::int AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = $2::text)
+  AND l.key >= $3::text COLLATE "C" AND l.state <> 'applied' AND l.wanted
+  AND NOT EXISTS (SELECT FROM reconciler.published p WHERE p.target_id = l.target_id AND p.resource = $2::text AND p.key = l.key AND p.spec IS NOT NULL)
+ORDER BY l.key LIMIT $4::int
+`
+
+type StreamUnsettledParams struct {
+	TargetID int32
+	Resource string
+	FromKey  string
+	Most     int32
+}
+
+type StreamUnsettledRow struct {
+	Key    string
+	Reason string
+}
+
+// A page of the objects of a resource that rows want in a target, but that are not settled and not published, from a key on.
+func (q *Queries) StreamUnsettled(ctx context.Context, arg StreamUnsettledParams) ([]StreamUnsettledRow, error) {
+	rows, err := q.db.Query(ctx, streamUnsettled,
+		arg.TargetID,
+		arg.Resource,
+		arg.FromKey,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StreamUnsettledRow
+	for rows.Next() {
+		var i StreamUnsettledRow
+		if err := rows.Scan(&i.Key, &i.Reason); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const streamWatch = `-- name: StreamWatch :exec
+WITH gone AS (
+    DELETE FROM reconciler.stream_watches w WHERE w.instance_id = $5::uuid AND w.target_id <> ALL ($1::int[])
+)
+INSERT INTO reconciler.stream_watches AS w (instance_id, target_id, watchers, behind, resets)
+SELECT i.id, t.id, u.watchers, u.behind, u.resets
+FROM (SELECT unnest($1::int[]) AS id, unnest($2::int[]) AS watchers,
+             unnest($3::bigint[]) AS behind, unnest($4::bigint[]) AS resets) AS u
+JOIN reconciler.targets t ON t.id = u.id JOIN reconciler.instances i ON i.id = $5::uuid
+ON CONFLICT ON CONSTRAINT stream_watches_pkey DO UPDATE
+SET watchers = excluded.watchers, behind = excluded.behind, resets = excluded.resets
+WHERE (w.watchers, w.behind, w.resets) IS DISTINCT FROM (excluded.watchers, excluded.behind, excluded.resets)
+`
+
+type StreamWatchParams struct {
+	TargetIds []int32
+	Watchers  []int32
+	Behinds   []int64
+	Resets    []int64
+	Instance  string
+}
+
+// Records who watches at this process. Owners notify processes that have rows here.
+func (q *Queries) StreamWatch(ctx context.Context, arg StreamWatchParams) error {
+	_, err := q.db.Exec(ctx, streamWatch,
+		arg.TargetIds,
+		arg.Watchers,
+		arg.Behinds,
+		arg.Resets,
+		arg.Instance,
+	)
+	return err
 }
