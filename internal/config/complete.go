@@ -20,10 +20,23 @@ func (l *loader) complete() {
 }
 
 func (l *loader) checkAddresses() {
-	listen, pprof := l.cfg.Listen, l.cfg.PprofListen
-	if _, port, _ := net.SplitHostPort(pprof); pprof == listen && pprof != "" && port != "0" {
+	listen, pprof, streams := l.cfg.Listen, l.cfg.PprofListen, l.cfg.Streams.Listen
+	if sameAddress(pprof, listen) {
 		l.problems.add(l.cfg.origins["pprof_listen"], "pprof_listen", "is the address of listen; give the profiler one of its own, or %q", off)
 	}
+	if sameAddress(streams, listen) || sameAddress(streams, pprof) {
+		l.problems.add(l.cfg.origins["streams.listen"], "streams.listen", "is the address of listen or pprof_listen; give streams one of their own, or %q", off)
+	}
+	if host, _, _ := net.SplitHostPort(streams); streams != "" && host != "localhost" && !net.ParseIP(host).IsLoopback() {
+		l.problems.add(l.cfg.origins["streams.listen"], "streams.listen", "must be an address of the loopback interface, such as 127.0.0.1:8081, not %q: "+
+			"everyone who can connect can read the specs of all streams. Put a proxy in front that checks who asks", streams)
+	}
+}
+
+// sameAddress reports whether two addresses cannot both be listened on.
+func sameAddress(a, b string) bool {
+	_, port, _ := net.SplitHostPort(a)
+	return a == b && a != "" && port != "0"
 }
 
 func (l *loader) checkTarget(i int) {

@@ -67,6 +67,7 @@ type Config struct {
 	ShutdownTimeout time.Duration
 	Log             Log
 	Retention       Retention
+	Streams         Streams
 	// Targets are in the order of the config; names are unique.
 	Targets []Target
 
@@ -83,6 +84,12 @@ type Log struct {
 type Retention struct {
 	MaxAge  time.Duration
 	MaxRows int64
+}
+
+// Streams says how streams are served over HTTP.
+type Streams struct {
+	// Listen is a host:port of the loopback interface; "" means off.
+	Listen string
 }
 
 // Target is a place that objects are applied to.

@@ -79,6 +79,8 @@ func globalKnobs() []knob[Config] {
 		key("retention.max_rows", func(c *Config) *int64 { return &c.Retention.MaxRows }, int64(retentionRowsDefault),
 			intIn[int64](retentionRowsMin, retentionRowsMax),
 			"How many outbox rows wait for a consumer that is away."),
+		key("streams.listen", func(c *Config) *string { return &c.Streams.Listen }, "", address(),
+			"Where streams are served, an address of the loopback interface; see [streams](streams.md)."),
 	}
 }
 

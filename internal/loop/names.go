@@ -30,6 +30,10 @@ const (
 	Report      Name = "report"      // writes down which loops fail
 	PoolWork    Name = "pool_work"   // the connections of database_url
 	PoolDirect  Name = "pool_direct" // the connections of direct_url
+	Streams     Name = "streams"     // reads streams for watchers
+	Watchers    Name = "watchers"    // writes down who watches
+
+	NotifyWatchers Name = "notify_watchers" // notifies processes with watchers
 )
 
 // The parts of a target's owner.
@@ -47,7 +51,7 @@ const (
 
 var (
 	ofLeader  = []Name{Lead, Tick, Expand, Register, Open, Retain, Forget, Mend, Uncaptured, Misfits, Count, Configure}
-	ofProcess = []Name{Heartbeat, Acquire, Listen, Follow, Definitions, Turns, Report, PoolWork, PoolDirect}
+	ofProcess = []Name{Heartbeat, Acquire, Listen, Follow, Definitions, Turns, Report, PoolWork, PoolDirect, Streams, Watchers, NotifyWatchers}
 	ofTarget  = []Name{Own, Read, Due, Dispatch, Turn, Health, Settle, Sync, Steer}
 )
 

@@ -41,6 +41,14 @@ type Metrics struct {
 	SyncRows    *prometheus.CounterVec   // target
 	Drift       *prometheus.CounterVec   // target, kind
 	LastSync    *prometheus.GaugeVec     // target: unix time of the last complete sync
+
+	StreamWatchers  *prometheus.GaugeVec   // target
+	StreamBehind    *prometheus.GaugeVec   // target
+	StreamVersion   *prometheus.GaugeVec   // target
+	StreamFrames    *prometheus.CounterVec // target
+	StreamBytes     *prometheus.CounterVec // target
+	StreamSnapshots *prometheus.CounterVec // target
+	StreamResets    *prometheus.CounterVec // target, reason
 }
 
 // New registers all series. Those that are not about a target start at zero; Target does the same for a target's.
@@ -97,6 +105,14 @@ func New(reg prometheus.Registerer) *Metrics {
 		SyncRows:    counters("sync_rows_total", "Running rows read by syncs.", "target"),
 		Drift:       counters("drift_total", "Objects that a sync found missing, different or orphaned in the target.", "target", "kind"),
 		LastSync:    gauges("last_sync_timestamp_seconds", "When the last complete sync ended.", "target"),
+
+		StreamWatchers:  gauges("stream_watchers", "Watchers of the stream at this process.", "target"),
+		StreamBehind:    gauges("stream_furthest_behind", "Versions that the slowest watcher at this process has still to read.", "target"),
+		StreamVersion:   gauges("stream_version", "Newest version of the stream that this process has read.", "target"),
+		StreamFrames:    counters("stream_frames_total", "Frames sent to watchers.", "target"),
+		StreamBytes:     counters("stream_bytes_total", "Bytes of frames sent to watchers, before compression.", "target"),
+		StreamSnapshots: counters("stream_snapshots_total", "Snapshots sent to their ends.", "target"),
+		StreamResets:    counters("stream_resets_total", "Watchers that had to begin again, by reason.", "target", "reason"),
 	}
 	for _, by := range []string{"notify", "command", "poll"} {
 		m.Wakeups.WithLabelValues(by)

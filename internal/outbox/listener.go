@@ -20,13 +20,14 @@ import (
 
 // The channels that the product uses. Payloads are empty but for the self-test's.
 const (
-	ChannelWake    = "reconciler_wake"    // from capture triggers, to the sleeping leader
-	ChannelControl = "reconciler_control" // from the functions that a person calls
-	ChannelTick    = "reconciler_tick"    // from the leader, to other processes
-	ChannelTurn    = "reconciler_turn"    // from whoever changes an apply, to owners: their turn may have come
+	ChannelWake      = "reconciler_wake"      // from capture triggers, to the sleeping leader
+	ChannelControl   = "reconciler_control"   // from the functions that a person calls
+	ChannelTick      = "reconciler_tick"      // from the leader, to other processes
+	ChannelPublished = "reconciler_published" // from owners of streams, to processes with watchers
+	ChannelTurn      = "reconciler_turn"      // from whoever changes an apply, to owners: their turn may have come
 )
 
-var channels = []string{ChannelWake, ChannelControl, ChannelTick, ChannelTurn}
+var channels = []string{ChannelWake, ChannelControl, ChannelTick, ChannelTurn, ChannelPublished}
 
 const (
 	// pingEvery finds a half-open connection, and keeps the session from being ended as silent.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,8 @@ func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
 	mux.HandleFunc("GET /healthz", s.healthz)
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.opts.Registry, promhttp.HandlerOpts{ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn)}))
-	if err := w.listen(ctx, "listen", s.opts.Config.Listen, writeTimeout, s.hosts(s.opts.Config.Listen).only(mux)); err != nil {
+	cfg := s.opts.Config
+	if err := w.listen(ctx, listening{key: "listen", addr: cfg.Listen, handler: s.hosts(cfg.Listen).only(mux), write: writeTimeout}); err != nil {
 		return nil, err
 	}
 	if s.opts.Listening != nil && len(w.listeners) > 0 {
@@ -60,7 +62,11 @@ func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
 	prof.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	prof.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	prof.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	if err := w.listen(ctx, "pprof_listen", s.opts.Config.PprofListen, profileMost, s.hosts(s.opts.Config.PprofListen).only(prof)); err != nil {
+	err := w.listen(ctx, listening{key: "pprof_listen", addr: cfg.PprofListen, handler: s.hosts(cfg.PprofListen).only(prof), write: profileMost})
+	if err == nil {
+		err = s.serveStreams(ctx, w)
+	}
+	if err != nil {
 		w.close()
 		return nil, err
 	}
@@ -69,21 +75,34 @@ func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
 
 func (s *Server) hosts(listen string) hosts { return newHosts(listen, s.opts.Config.ListenNames) }
 
-func (w *web) listen(ctx context.Context, key, addr string, write time.Duration, handler http.Handler) error {
-	if addr == "" {
+// listening is an address that is served. Responses of an endless one set their own deadlines.
+type listening struct {
+	key, addr   string
+	handler     http.Handler
+	write       time.Duration
+	endless     bool
+	connections int // at once; default: connectionsMost
+}
+
+func (w *web) listen(ctx context.Context, at listening) error {
+	if at.addr == "" {
 		return nil
 	}
-	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", at.addr)
 	if err != nil {
-		return &ListenError{Key: key, Addr: addr, err: err}
+		return &ListenError{Key: at.key, Addr: at.addr, err: err}
 	}
 	// With port 0 nobody would know otherwise.
-	w.log.Info("listening", "key", key, "address", l.Addr().String())
-	w.listeners = append(w.listeners, limit(l, connectionsMost))
-	w.servers = append(w.servers, &http.Server{
-		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: write, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
+	w.log.Info("listening", "key", at.key, "address", l.Addr().String())
+	w.listeners = append(w.listeners, limit(l, cmp.Or(at.connections, connectionsMost)))
+	server := &http.Server{
+		Handler: at.handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: at.write, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug),
-	})
+	}
+	if at.endless {
+		server.ReadTimeout = 0 // it would end the request's context
+	}
+	w.servers = append(w.servers, server)
 	return nil
 }
 

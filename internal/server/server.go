@@ -27,6 +27,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/migrate"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/pace"
+	"github.com/pgreconciler/reconciler/internal/watch"
 )
 
 const (
@@ -78,6 +79,9 @@ type Server struct {
 	beats    *pgxpool.Pool // leases, so that nothing else can keep a heartbeat waiting
 	work     *pgxpool.Pool // ledger, outbox
 	rows     *pgxpool.Pool // users' rows; work, where that leads through a pooler
+	streams  *pgxpool.Pool // what streams have published, for watchers; nil: not served here
+	hub      *watch.Hub    // nil: as above
+	home     string        // id of the installation; only with streams
 	feed     *outbox.Feed
 	catalog  *desired.Catalog
 	listener *outbox.Listener
@@ -86,6 +90,8 @@ type Server struct {
 	leases   *lease.Manager
 	memory   *apply.Memory
 	loops    *loop.Monitor
+
+	published chan struct{} // of size one: processes with watchers are to be notified
 
 	mu     sync.Mutex // guards what follows
 	synced map[string]bool
@@ -108,7 +114,7 @@ func New(opts Options) *Server {
 	s := &Server{
 		opts: opts, instance: uuid.NewString(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), log: opts.Logger,
 		metrics: metrics.New(opts.Registry), catalog: &desired.Catalog{}, synced: map[string]bool{}, owners: map[int32]*apply.Owner{},
-		memory: apply.NewMemory(), fleet: database.NewFleet(opts.Logger),
+		memory: apply.NewMemory(), fleet: database.NewFleet(opts.Logger), published: make(chan struct{}, 1),
 	}
 	names := make([]string, len(opts.Config.Targets))
 	for i, t := range opts.Config.Targets {
@@ -127,11 +133,11 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.closePools()
+	s.assemble()
 	web, err := s.listenHTTP(ctx)
 	if err != nil {
 		return err
 	}
-	s.assemble()
 
 	// Loops outlive ctx by the time that draining takes.
 	loops, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -142,6 +148,10 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(func() error { return s.ticker.Follow(running) })
 	group.Go(func() error { return s.followCatalog(running) })
 	group.Go(func() error { return s.watchTurns(running) })
+	group.Go(func() error { return s.notifyWatchers(running) })
+	if s.hub != nil {
+		group.Go(func() error { return s.hub.Run(running) })
+	}
 	s.watchLoops(running, group)
 	if err := s.leases.Start(loops); err != nil {
 		stop()
@@ -202,9 +212,15 @@ func (s *Server) open(ctx context.Context) (err error) {
 		// Results can be recomputed: ledger and cursor are lost together, and the target is looked at again.
 		Settings: map[string]string{"synchronous_commit": "off"},
 	})
-	if err != nil || database.Pooled(s.work.Config().ConnConfig) {
-		s.rows = s.work
+	if err != nil {
 		return err
+	}
+	if err = s.openStreams(ctx, pooled); err != nil {
+		return err
+	}
+	if database.Pooled(s.work.Config().ConnConfig) {
+		s.rows = s.work
+		return nil
 	}
 	s.rows, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
 		Name: "reconciler " + s.name + " rows", MaxConns: rowsConns, Fleet: s.fleet, Settings: database.RowsSession(),
@@ -231,7 +247,7 @@ func (s *Server) closePools() {
 			<-told
 		}
 	}()
-	for _, pool := range []*pgxpool.Pool{s.direct, s.beats, s.work, s.rows} {
+	for _, pool := range []*pgxpool.Pool{s.direct, s.beats, s.work, s.rows, s.streams} {
 		if pool != nil {
 			pool.Close() // more than once does nothing
 		}

@@ -40,7 +40,7 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 		return err
 	}
 	if publisher, ok := s.opts.Drivers[target.Name].(*stream.Publisher); ok {
-		if err := publisher.Own(ctx, stream.Owner{Pool: s.work, TargetID: grant.ID, Instance: s.instance, Term: grant.Term}); err != nil {
+		if err := s.ownStream(ctx, publisher, grant.ID, grant.Term); err != nil {
 			return err
 		}
 	}

@@ -102,9 +102,12 @@ func (p *Publisher) write(calls []*call) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), flushTimeout, errSlowPublish)
 	defer cancel()
-	_, err := store.New(o.Pool).StreamPublish(ctx, params)
+	done, err := store.New(o.Pool).StreamPublish(ctx, params)
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
+	}
+	if err == nil && done.Changed > 0 && o.Published != nil {
+		o.Published(done.Watched)
 	}
 	return err
 }

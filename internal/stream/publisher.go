@@ -25,6 +25,8 @@ type Owner struct {
 	TargetID int32
 	Instance string
 	Term     int64
+	// Published is called after each transaction that has changed something; watched says whether other processes have watchers.
+	Published func(watched bool)
 }
 
 // Publisher is the driver of one stream target. Before Own, each call fails.

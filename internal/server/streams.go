@@ -1,0 +1,96 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/store"
+	"github.com/pgreconciler/reconciler/internal/stream"
+	"github.com/pgreconciler/reconciler/internal/watch"
+)
+
+const (
+	// notifyWatchersEvery bounds how often other processes are notified of what this one publishes.
+	notifyWatchersEvery = 5 * time.Millisecond
+	// streamConnections bounds the connections to streams.listen: those of watchers, and a few that are refused.
+	streamConnections = 20_100
+)
+
+// openStreams connects for those who follow streams, if they are served here.
+func (s *Server) openStreams(ctx context.Context, pooled bool) (err error) {
+	cfg := s.opts.Config
+	if cfg.Streams.Listen == "" {
+		return nil
+	}
+	s.streams, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
+		Name: "reconciler " + s.name + " streams", MaxConns: watch.Conns, Simple: pooled, Fleet: s.fleet,
+	})
+	if err != nil {
+		return err
+	}
+	home, err := store.New(s.direct).Home(ctx)
+	if err != nil {
+		return database.Explain(err)
+	}
+	s.home = home.ID
+	return nil
+}
+
+// serveStreams listens for those who follow streams.
+func (s *Server) serveStreams(ctx context.Context, w *web) error {
+	if s.streams == nil {
+		return nil
+	}
+	s.hub = watch.NewHub(watch.Config{
+		Pool: s.streams, Instance: s.instance, Metrics: s.metrics, Loops: s.loops, Published: s.listener.Subscribe(outbox.ChannelPublished),
+	})
+	addr := s.opts.Config.Streams.Listen
+	handler := watch.NewHandler(s.hub, s.home, ctx.Done())
+	return w.listen(ctx, listening{key: "streams.listen", addr: addr, connections: streamConnections, endless: true, handler: s.hosts(addr).only(handler)})
+}
+
+// ownStream hands the publisher of a stream the database.
+func (s *Server) ownStream(ctx context.Context, publisher *stream.Publisher, targetID int32, term int64) error {
+	return publisher.Own(ctx, stream.Owner{
+		Pool: s.work, TargetID: targetID, Instance: s.instance, Term: term,
+		Published: func(watched bool) {
+			if s.hub != nil {
+				s.hub.Wake()
+			}
+			if watched {
+				select {
+				case s.published <- struct{}{}:
+				default:
+				}
+			}
+		},
+	})
+}
+
+// notifyWatchers notifies the other processes of what this one has published, after the commit: a NOTIFY inside would hold a lock
+// of the whole server while it is flushed. One that is lost is found by the next poll.
+func (s *Server) notifyWatchers(ctx context.Context) error {
+	entry := s.loops.Loop(loop.NotifyWatchers, "")
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.published:
+		}
+		sendCtx, cancel := context.WithTimeout(ctx, poolTimeout)
+		err := store.New(s.work).StreamNotify(sendCtx)
+		cancel()
+		if ctx.Err() != nil {
+			return nil
+		}
+		entry.Done(database.Explain(err))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(notifyWatchersEvery):
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package watch
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+)
+
+// The reasons of frames.
+const (
+	resetExpired  = "expired"  // tombstones after the bookmark may be gone
+	resetRestored = "restored" // the database was restored, or failed over with a loss
+	resetScope    = "scope"    // the bookmark is one of another filter
+	resetUnknown  = "unknown"  // the bookmark is one of another stream, or of a version that there is not
+
+	closedReleased = "released" // the stream is gone; what it had published is not
+	closedDraining = "draining" // the process stops
+	closedAge      = "age"      // so that watchers spread over processes
+	closedTimeout  = "timeout"  // as the client asked
+
+	waitingIncomplete = "incomplete" // the first full sync is under way
+	waitingDatabase   = "database"   // the database does not answer
+	waitingQueue      = "queue"      // other snapshots come first
+)
+
+// frame is a change, encoded once for all watchers.
+type frame struct {
+	version int64
+	data    []byte // a JSON object, without a newline
+}
+
+// change is a version of an object.
+type change struct {
+	resource, key     string
+	version, revision int64
+	spec              string // "": deleted
+	hash              []byte
+}
+
+// encode writes the spec as PostgreSQL prints it, so that clients can compute its hash.
+func (c change) encode() []byte {
+	data := make([]byte, 0, 160+len(c.resource)+len(c.key)+len(c.spec))
+	if c.spec == "" {
+		data = append(data, `{"type":"delete"`...)
+	} else {
+		data = append(data, `{"type":"upsert"`...)
+	}
+	data = appendText(data, "resource", c.resource)
+	data = appendText(data, "key", c.key)
+	data = appendNumber(data, "version", c.version)
+	if c.spec != "" {
+		data = appendNumber(data, "revision", c.revision)
+		data = appendText(data, "hash", hex.EncodeToString(c.hash))
+		data = append(append(data, `,"spec":`...), c.spec...)
+	}
+	return append(data, '}')
+}
+
+func appendText(data []byte, name, value string) []byte {
+	text, _ := json.Marshal(value) // of a string, which cannot fail
+	return append(append(append(append(data, `,"`...), name...), `":`...), text...)
+}
+
+func appendNumber(data []byte, name string, value int64) []byte {
+	return strconv.AppendInt(append(append(append(data, `,"`...), name...), `":`...), value, 10)
+}
+
+func encodeKeep(resource, key, reason string) []byte {
+	return append(appendText(appendText(appendText([]byte(`{"type":"keep"`), "resource", resource), "key", key), "reason", reason), '}')
+}
+
+// encodeCheckpoint leaves out the revision inside a snapshot, where nothing can be concluded from it.
+func encodeCheckpoint(b bookmark, text string, reached int64) []byte {
+	data := appendText([]byte(`{"type":"checkpoint"`), "bookmark", text)
+	if !b.paging {
+		data = appendNumber(data, "revision", reached)
+	}
+	return append(data, '}')
+}
+
+func encodeEnd(text string, reached int64) []byte {
+	return append(appendNumber(appendText([]byte(`{"type":"end_of_snapshot"`), "bookmark", text), "revision", reached), '}')
+}
+
+// encodeNotice is a frame of a type and a reason: reset, waiting or closed.
+func encodeNotice(kind, reason string) []byte {
+	return append(appendText([]byte(`{"type":"`+kind+`"`), "reason", reason), '}')
+}

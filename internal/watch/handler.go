@@ -1,0 +1,259 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+const (
+	// watchersMost bounds the watchers of a process.
+	watchersMost = 20_000
+	// answerTimeout is how long a request may wait for the database before it is answered with an error.
+	answerTimeout = 10 * time.Second
+	// The bounds of the parameter timeout.
+	timeoutMin = time.Second
+	timeoutMax = time.Hour
+)
+
+//go:embed openapi.json
+var openAPI []byte
+
+// Handler serves the streams of a hub.
+type Handler struct {
+	hub          *Hub
+	installation string
+	draining     <-chan struct{}
+	mux          *http.ServeMux
+	watchers     atomic.Int64
+}
+
+// NewHandler makes a handler. installation is the id that clients see; all responses end when draining is closed.
+func NewHandler(hub *Hub, installation string, draining <-chan struct{}) *Handler {
+	h := &Handler{hub: hub, installation: installation, draining: draining, mux: http.NewServeMux()}
+	h.mux.HandleFunc("GET /v1/targets", h.targets)
+	h.mux.HandleFunc("GET /v1/targets/{target}/objects", h.objects)
+	h.mux.HandleFunc("GET /v1/targets/{target}/objects/{resource}/{key}", h.object)
+	h.mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(openAPI)
+	})
+	h.mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("there is nothing at %s: /v1/openapi.json describes what is served", r.URL.Path))
+	})
+	return h
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Reconciler-Installation", h.installation)
+	h.mux.ServeHTTP(w, r)
+}
+
+// refuse answers with an error: {"error": "..."}.
+func refuse(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "application/json")
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
+	w.WriteHeader(status)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(struct {
+		Error string `json:"error"`
+	}{text})
+}
+
+// fail answers with what kept a request from being served.
+func fail(w http.ResponseWriter, target string, err error) {
+	if errors.Is(err, ErrUnknown) {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("target %q has no stream: it needs `driver: stream` in the config of a running process", target))
+		return
+	}
+	refuse(w, http.StatusServiceUnavailable, "the database does not answer; try again")
+}
+
+func (h *Handler) targets(w http.ResponseWriter, r *http.Request) {
+	if err := onlyParameters(r); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
+	defer cancel()
+	names, err := store.New(h.hub.cfg.Pool).StreamNames(ctx)
+	if err != nil {
+		fail(w, "", err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(struct {
+		Targets []string `json:"targets"`
+	}{append([]string{}, names...)})
+}
+
+func (h *Handler) object(w http.ResponseWriter, r *http.Request) {
+	if err := onlyParameters(r); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
+	defer cancel()
+	target, resource, key := r.PathValue("target"), r.PathValue("resource"), r.PathValue("key")
+	queries := store.New(h.hub.cfg.Pool)
+	id, err := queries.StreamFind(ctx, storable(target))
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrUnknown
+	}
+	if err != nil {
+		fail(w, target, err)
+		return
+	}
+	row, err := queries.StreamObject(ctx, store.StreamObjectParams{TargetID: id, Resource: storable(resource), Key: storable(key)})
+	if errors.Is(err, pgx.ErrNoRows) {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("target %q has no published object %s/%s", target, resource, key))
+		return
+	}
+	if err != nil {
+		fail(w, target, err)
+		return
+	}
+	etag := `"` + hex.EncodeToString(row.Hash) + `"`
+	w.Header().Set("ETag", etag)
+	if slices.Contains(strings.Split(strings.ReplaceAll(r.Header.Get("If-None-Match"), " ", ""), ","), etag) {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	data := change{resource: resource, key: key, version: row.Version, revision: row.Revision, spec: row.Spec, hash: row.Hash}.encode()
+	_, _ = w.Write(append(data, '\n'))
+}
+
+// storable replaces what no text in the database can have, so that it is not found.
+func storable(name string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(name, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+func (h *Handler) objects(w http.ResponseWriter, r *http.Request) {
+	watching, err := parseRequest(r)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	if h.watchers.Add(1) > watchersMost {
+		h.watchers.Add(-1)
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("this process has %d watchers, which is its limit: ask another one", watchersMost))
+		return
+	}
+	defer h.watchers.Add(-1)
+	name := r.PathValue("target")
+	watching.hub, watching.stop = h.hub, h.draining
+	watching.target, err = h.join(r.Context(), name, watching)
+	if err != nil {
+		fail(w, name, err)
+		return
+	}
+	defer h.hub.leave(watching.target, watching)
+	if s, _, _, _ := watching.target.look(watching.group, 0, 0); !s.complete && !watching.follow {
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("target %q is not complete: its first full sync is under way", name))
+		return
+	}
+	watching.out = newOutput(w, r, watching.follow)
+	if watching.run(r.Context()) == nil {
+		_ = watching.out.close() // else the client has gone
+	}
+}
+
+// join waits for the stream for so long at most, and not for the end of the request.
+func (h *Handler) join(ctx context.Context, name string, w *watcher) (*target, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	return h.hub.join(ctx, storable(name), w)
+}
+
+// onlyParameters refuses parameters that are not known: a misspelt filter must not answer with everything.
+func onlyParameters(r *http.Request, known ...string) error {
+	for name, values := range r.URL.Query() {
+		if !slices.Contains(known, name) {
+			if len(known) == 0 {
+				return fmt.Errorf("unknown parameter %q: there are none here", name)
+			}
+			return fmt.Errorf("unknown parameter %q: there are %s", name, strings.Join(known, ", "))
+		}
+		if len(values) > 1 && name != "resource" {
+			return fmt.Errorf("%s is given %d times", name, len(values))
+		}
+	}
+	return nil
+}
+
+// parseRequest makes a watcher of the parameters.
+func parseRequest(r *http.Request) (*watcher, error) {
+	if err := onlyParameters(r, "watch", "since", "timeout", "resource", "prefix"); err != nil {
+		return nil, err
+	}
+	query, w := r.URL.Query(), &watcher{}
+	w.filter = newFilter(query["resource"], query.Get("prefix"))
+	if slices.Contains(w.filter.resources, "") {
+		return nil, errors.New("resource is empty")
+	}
+	if w.filter.prefix != "" && len(w.filter.resources) != 1 {
+		return nil, errors.New("prefix needs exactly one resource: keys of different resources have nothing in common")
+	}
+	for _, text := range append([]string{w.filter.prefix}, w.filter.resources...) {
+		if text != storable(text) {
+			return nil, errors.New("resource and prefix must be valid UTF-8 without NUL")
+		}
+	}
+	if text := query.Get("watch"); text != "" {
+		follow, err := strconv.ParseBool(text)
+		if err != nil {
+			return nil, fmt.Errorf("watch must be true or false, not %q", text)
+		}
+		w.follow = follow
+	}
+	return w, errors.Join(w.parseSince(r), w.parseTimeout(query.Get("timeout")))
+}
+
+func (w *watcher) parseSince(r *http.Request) error {
+	// An EventSource that connects again has the URL of the first time, and this header.
+	text := cmp.Or(r.Header.Get("Last-Event-ID"), r.URL.Query().Get("since"))
+	if text == "" {
+		return nil
+	}
+	b, err := parseBookmark(text)
+	if err != nil {
+		return err
+	}
+	w.since = &b
+	return nil
+}
+
+func (w *watcher) parseTimeout(text string) (err error) {
+	if text == "" {
+		return nil
+	}
+	if !w.follow {
+		return errors.New("timeout needs watch=true: a snapshot ends by itself")
+	}
+	w.timeout, err = time.ParseDuration(text)
+	if err != nil || w.timeout < timeoutMin || w.timeout > timeoutMax {
+		return fmt.Errorf(`timeout must be a duration from 1s to 1h, such as "25s", not %q`, text)
+	}
+	return nil
+}

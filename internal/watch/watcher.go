@@ -1,0 +1,241 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// batchFrames is how many frames are written at once.
+	batchFrames = 500
+	// heartbeat is the mean pause between checkpoints on an idle stream, which differs by a fifth.
+	heartbeat = 15 * time.Second
+	// A response ends after a time between these, so that watchers spread over processes.
+	ageMin = 30 * time.Minute
+	ageMax = 60 * time.Minute
+)
+
+// watcher is one response: a place in a stream, and what it has to send from there on.
+type watcher struct {
+	hub     *Hub
+	target  *target
+	group   *group
+	filter  filter
+	follow  bool // go on after the snapshot
+	timeout time.Duration
+	since   *bookmark
+	out     output
+	stop    <-chan struct{} // closed when the process drains
+
+	beat  *time.Timer
+	age   *time.Timer
+	limit <-chan time.Time
+
+	at      bookmark // stream, epoch and version: everything up to it was sent
+	era     int64
+	reached int64
+	sent    atomic.Int64 // at.version, for count
+}
+
+// ended ends a response with its reason.
+type ended struct{ reason string }
+
+func (e ended) Error() string { return e.reason }
+
+// again makes a watcher begin anew with a snapshot.
+type again struct{ reason string }
+
+func (a again) Error() string { return a.reason }
+
+// run sends everything until the client has gone, or the stream ends with a reason.
+func (w *watcher) run(ctx context.Context) error {
+	w.age = time.NewTimer(ageMin + rand.N(ageMax-ageMin)) //nolint:gosec // no secret
+	defer w.age.Stop()
+	w.beat = time.NewTimer(pause())
+	defer w.beat.Stop()
+	if w.timeout > 0 {
+		timer := time.NewTimer(w.timeout)
+		defer timer.Stop()
+		w.limit = timer.C
+	}
+	err := w.stream(ctx)
+	if end := (ended{}); errors.As(err, &end) {
+		return errors.Join(w.send(encodeNotice("closed", end.reason)), w.out.flush())
+	}
+	return err
+}
+
+func pause() time.Duration { return heartbeat*4/5 + rand.N(heartbeat*2/5) } //nolint:gosec // no secret
+
+func (w *watcher) stream(ctx context.Context) error {
+	err := w.resume()
+	for {
+		whole := w.since == nil || w.at.paging
+		if err == nil && whole {
+			err = w.snapshot(ctx)
+		}
+		if err == nil && (w.follow || !whole) {
+			err = w.live(ctx)
+		}
+		reset := again{}
+		if !errors.As(err, &reset) {
+			return err
+		}
+		if err = w.reset(reset.reason); err != nil {
+			return err
+		}
+	}
+}
+
+// resume takes the place of the bookmark, if it is one of this stream.
+func (w *watcher) resume() error {
+	s, _, _, _ := w.target.look(w.group, 0, 0)
+	w.era = s.era
+	if w.since == nil {
+		return nil
+	}
+	switch {
+	case w.since.scope != w.filter.scope():
+		return again{resetScope}
+	case w.since.stream != s.stream:
+		return again{resetUnknown}
+	case w.since.epoch != s.epoch:
+		return again{resetRestored}
+	}
+	w.at, w.reached = *w.since, s.reached
+	w.sent.Store(w.at.version)
+	return nil
+}
+
+func (w *watcher) reset(reason string) error {
+	w.since, w.at = nil, bookmark{}
+	w.target.mu.Lock()
+	w.target.resets++
+	w.target.mu.Unlock()
+	w.hub.cfg.Metrics.StreamResets.WithLabelValues(w.target.name, reason).Inc()
+	return w.send(encodeNotice("reset", reason))
+}
+
+// live sends what follows. A client that does not follow has everything when it returns nil.
+func (w *watcher) live(ctx context.Context) error {
+	resumed := w.since != nil
+	w.since = nil
+	due := resumed // a checkpoint at once: "current" must differ from "nothing yet"
+	for {
+		s, frames, ok, changed := w.target.look(w.group, w.at.version, batchFrames)
+		if err := w.check(s); err != nil {
+			return err
+		}
+		// What was committed before the request is in the answer, though the hub may not have read it yet.
+		if !ok || resumed {
+			before := w.at.version
+			if err := w.catchUp(ctx); err != nil {
+				return err
+			}
+			resumed, due = false, due || w.at.version > before
+			if w.at.version > before {
+				continue
+			}
+		}
+		if len(frames) > 0 {
+			due = true
+			if err := w.sendAll(frames); err != nil {
+				return err
+			}
+			if len(frames) == batchFrames {
+				continue
+			}
+		}
+		if ok { // else the table has nothing newer, and the hub is about to see that versions went back
+			w.advance(s.head)
+			w.reached = max(w.reached, s.reached)
+		}
+		if due {
+			if err := w.checkpoint(); err != nil {
+				return err
+			}
+			due = false
+		}
+		if !w.follow {
+			return nil
+		}
+		beat, err := w.wait(ctx, changed)
+		if err != nil {
+			return err
+		}
+		if beat && s.silent {
+			err = w.notice("waiting", waitingDatabase)
+		}
+		if err != nil {
+			return err
+		}
+		due = beat && !s.silent
+	}
+}
+
+// check ends what the stream does not carry on.
+func (w *watcher) check(s state) error {
+	switch {
+	case s.gone:
+		return ended{closedReleased}
+	case s.era != w.era:
+		return again{resetRestored}
+	}
+	return nil
+}
+
+// advance notes that everything up to a version was sent.
+func (w *watcher) advance(version int64) {
+	w.at.version = max(w.at.version, version)
+	w.sent.Store(w.at.version)
+}
+
+func (w *watcher) sendAll(frames []frame) error {
+	for _, f := range frames {
+		if err := w.send(f.data); err != nil {
+			return err
+		}
+	}
+	w.advance(frames[len(frames)-1].version)
+	return nil
+}
+
+func (w *watcher) send(data []byte) error {
+	m := w.hub.cfg.Metrics
+	m.StreamFrames.WithLabelValues(w.target.name).Inc()
+	m.StreamBytes.WithLabelValues(w.target.name).Add(float64(len(data)))
+	return w.out.frame(data, "")
+}
+
+// notice sends a frame of a type and a reason at once.
+func (w *watcher) notice(kind, reason string) error {
+	return errors.Join(w.send(encodeNotice(kind, reason)), w.out.flush())
+}
+
+// checkpoint sends the place of the watcher, and flushes.
+func (w *watcher) checkpoint() error {
+	c := w.target.checkpoint(w.group, w.at, w.reached)
+	return errors.Join(w.out.frame(c.data, c.text), w.out.flush())
+}
+
+// wait returns when something has changed or the heartbeat is due, and an error when the response is to end.
+func (w *watcher) wait(ctx context.Context, changed <-chan struct{}) (beat bool, err error) {
+	select {
+	case <-changed:
+		return false, nil
+	case <-w.beat.C:
+		w.beat.Reset(pause())
+		return true, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	case <-w.stop:
+		return false, ended{closedDraining}
+	case <-w.age.C:
+		return false, ended{closedAge}
+	case <-w.limit:
+		return false, ended{closedTimeout}
+	}
+}
