@@ -142,7 +142,11 @@ func (a *app) runDev(ctx context.Context, db *devdb.Server, example devExample) 
 	address := ""
 	process := server.New(server.Options{
 		Config: cfg, Drivers: drivers, Version: version, Events: events.take,
-		Logger: newLogger(a.stderr, config.Log{Level: config.LogWarn}), Listening: func(at string) { address = at },
+		Logger: newLogger(a.stderr, config.Log{Level: config.LogWarn}), Listening: func(key, at string) {
+			if key == "listen" {
+				address = at
+			}
+		},
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- process.Run(ctx) }()

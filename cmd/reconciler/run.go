@@ -63,7 +63,7 @@ func (a *app) run(cmd *cobra.Command) error {
 		return err
 	}
 	// The server closes the drivers.
-	err = server.New(server.Options{Config: cfg, Drivers: drivers, Version: version, Logger: logger, Registry: newRegistry()}).Run(ctx)
+	err = server.New(server.Options{Config: cfg, Drivers: drivers, Version: version, Logger: logger, Registry: newRegistry(), Getenv: a.getenv}).Run(ctx)
 	if taken, ok := errors.AsType[*server.ListenError](err); ok { // about the network, but not about the database
 		return &cli.Failure{Code: cli.ExitDiffers, Text: taken.Error(), Err: err}
 	}

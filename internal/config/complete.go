@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"strings"
@@ -12,6 +13,7 @@ func (l *loader) complete() {
 		l.cfg.DirectURL = l.cfg.DatabaseURL
 	}
 	l.checkAddresses()
+	l.checkStreams()
 	for i := range l.cfg.Targets {
 		if !l.broken[i] {
 			l.checkTarget(i)
@@ -27,10 +29,20 @@ func (l *loader) checkAddresses() {
 	if sameAddress(streams, listen) || sameAddress(streams, pprof) {
 		l.problems.add(l.cfg.origins["streams.listen"], "streams.listen", "is the address of listen or pprof_listen; give streams one of their own, or %q", off)
 	}
-	if host, _, _ := net.SplitHostPort(streams); streams != "" && host != "localhost" && !net.ParseIP(host).IsLoopback() {
-		l.problems.add(l.cfg.origins["streams.listen"], "streams.listen", "must be an address of the loopback interface, such as 127.0.0.1:8081, not %q: "+
-			"everyone who can connect can read the specs of all streams. Put a proxy in front that checks who asks", streams)
+}
+
+// checkStreams refuses to serve specs to everyone.
+func (l *loader) checkStreams() {
+	s := l.cfg.Streams
+	if (s.TLSCertFile == "") != (s.TLSKeyFile == "") {
+		l.problems.add(cmp.Or(l.cfg.origins["streams.tls_cert_file"], l.cfg.origins["streams.tls_key_file"]), "streams", "needs both tls_cert_file and tls_key_file, or neither")
 	}
+	host, _, _ := net.SplitHostPort(s.Listen)
+	if s.Listen != "" && host != "localhost" && !net.ParseIP(host).IsLoopback() && (len(s.Tokens) == 0 || s.TLSCertFile == "") {
+		l.problems.add(l.cfg.origins["streams.listen"], "streams.listen", "%q is beyond the loopback interface, where streams need tokens, tls_cert_file and tls_key_file: "+
+			"else everyone who can connect reads every spec", s.Listen)
+	}
+	l.checkTokenTargets()
 }
 
 // sameAddress reports whether two addresses cannot both be listened on.

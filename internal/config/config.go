@@ -88,8 +88,12 @@ type Retention struct {
 
 // Streams says how streams are served over HTTP.
 type Streams struct {
-	// Listen is a host:port of the loopback interface; "" means off.
+	// Listen is a host:port; "" means off. Beyond the loopback interface it needs Tokens and TLS.
 	Listen string
+	// TLSCertFile and TLSKeyFile are PEM files; both or none.
+	TLSCertFile, TLSKeyFile string
+	// Tokens are who may read; none: everyone who can connect.
+	Tokens []Token
 }
 
 // Target is a place that objects are applied to.

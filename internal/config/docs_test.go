@@ -79,7 +79,7 @@ func TestExampleInDocumentationSetsEveryKey(t *testing.T) {
 		}
 	}
 	for _, k := range Knobs() {
-		if k.Path != "targets" && k.Path != "targets[].options" {
+		if k.Path != "targets" && k.Path != "targets[].options" && k.Path != "streams.tokens" && k.Path != "streams.tokens[].token_env" {
 			require.True(t, given[strings.Replace(k.Path, "[]", "[0]", 1)], "the example does not set %s", k.Path)
 		}
 	}
@@ -93,7 +93,7 @@ func TestErrorInDocumentationIsWhatPeopleSee(t *testing.T) {
 	_, want, _ := between(t, rest, "```text", "```")
 	opts, clean := setup(t, bad)
 	opts.Environ = []string{"RECONCILER_LOG_LEVLE=debug"}
-	opts.Registry = driver.Registry{{Name: "file"}, {Name: "webhook"}, {Name: "exec"}, {Name: "postgres"}}
+	opts.Registry = driver.Registry{{Name: "file"}, {Name: "webhook"}, {Name: "exec"}, {Name: "postgres"}, {Name: "stream"}}
 	_, err = Load(opts)
 	require.Equal(t, want, clean(err.Error())+"\n")
 }

@@ -188,6 +188,9 @@ func (l *loader) namedByOptions() map[string]bool {
 	for _, t := range l.cfg.Targets {
 		collectNames(named, "", map[string]any(t.Options))
 	}
+	for _, t := range l.cfg.Streams.Tokens {
+		named[t.Env] = true
+	}
 	return named
 }
 

@@ -81,6 +81,10 @@ func Knobs() []Knob {
 	for _, k := range globalKnobs() {
 		all = append(all, Knob{k.path, k.typ, k.def, k.bounds, envPrefix + envPart(k.path), k.help})
 	}
+	all = append(all, Knob{"streams.tokens", "list of tokens", "empty", "", "", "Who may read streams. Without any, everyone who can connect may."})
+	for _, k := range tokenKnobs() {
+		all = append(all, Knob{"streams.tokens[]." + k.path, k.typ, k.def, k.bounds, "", k.help})
+	}
 	all = append(all, Knob{"targets", "list of targets", "empty", "", envTargets, "The places that objects are applied to."})
 	for _, k := range targetKnobs() {
 		all = append(all, Knob{"targets[]." + k.path, k.typ, k.def, k.bounds, envTargetPrefix + "<NAME>_" + envPart(k.path), k.help})

@@ -80,7 +80,11 @@ func globalKnobs() []knob[Config] {
 			intIn[int64](retentionRowsMin, retentionRowsMax),
 			"How many outbox rows wait for a consumer that is away."),
 		key("streams.listen", func(c *Config) *string { return &c.Streams.Listen }, "", address(),
-			"Where streams are served, an address of the loopback interface; see [streams](streams.md)."),
+			"Where streams are served; see [streams](streams.md). Beyond the loopback interface, `tokens` and TLS are required."),
+		key("streams.tls_cert_file", func(c *Config) *string { return &c.Streams.TLSCertFile }, "", word("path", "", func(string) error { return nil }),
+			"Certificate chain, PEM; it is read again every 5 s.").withDefault("none"),
+		key("streams.tls_key_file", func(c *Config) *string { return &c.Streams.TLSKeyFile }, "", word("path", "", func(string) error { return nil }),
+			"Its private key, PEM.").withDefault("none"),
 	}
 }
 

@@ -196,11 +196,14 @@ func (l *loader) decodeRoot(root *node, source Origin) {
 	}
 	decode(l, mapping[Config]{
 		dst: l.cfg, knobs: l.globals, source: source,
-		extra: map[string]func(field){"targets": func(f field) {
-			if l.env.get(envTargets) == "" { // else the variable replaces the list
-				l.decodeTargets(f.value, source.at(f.place()))
-			}
-		}},
+		extra: map[string]func(field){
+			"targets": func(f field) {
+				if l.env.get(envTargets) == "" { // else the variable replaces the list
+					l.decodeTargets(f.value, source.at(f.place()))
+				}
+			},
+			"streams.tokens": func(f field) { l.decodeTokens(f.value, source.at(f.place())) },
+		},
 		// Room for anchors that targets share, by the convention of compose files.
 		ignored: func(key string) bool { return strings.HasPrefix(key, "x-") },
 	}, root, "")

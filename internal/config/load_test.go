@@ -24,6 +24,10 @@ log:
 retention:
   max_age: 48h
   max_rows: 123456
+streams:
+  listen: 127.0.0.1:8081
+  tls_cert_file: /etc/tls/tls.crt
+  tls_key_file: /etc/tls/tls.key
 targets:
   - name: eu-1
     driver: dir
@@ -59,6 +63,7 @@ const everyFieldJSON = `{
 	"shutdown_timeout": "45s",
 	"log": {"level": "debug", "format": "json"},
 	"retention": {"max_age": "48h", "max_rows": 123456},
+	"streams": {"listen": "127.0.0.1:8081", "tls_cert_file": "/etc/tls/tls.crt", "tls_key_file": "/etc/tls/tls.key"},
 	"targets": [{
 		"name": "eu-1", "driver": "dir",
 		"options": {"nested": {"k": "v"}, "list": ["a", 1], "on": true, "ratio": 1.5, "count": 3, "dir": "/srv/eu"},
@@ -79,6 +84,7 @@ func everyField() Config {
 		ShutdownTimeout: 45 * time.Second,
 		Log:             Log{Level: LogDebug, Format: LogJSON},
 		Retention:       Retention{MaxAge: 48 * time.Hour, MaxRows: 123456},
+		Streams:         Streams{Listen: "127.0.0.1:8081", TLSCertFile: "/etc/tls/tls.crt", TLSKeyFile: "/etc/tls/tls.key"},
 		Targets: []Target{{
 			Name:   "eu-1",
 			Driver: "dir",
@@ -145,6 +151,9 @@ func TestEnvironmentSetsEveryField(t *testing.T) {
 		"RECONCILER_LOG_FORMAT=json",
 		"RECONCILER_RETENTION_MAX_AGE=48h",
 		"RECONCILER_RETENTION_MAX_ROWS=123456",
+		"RECONCILER_STREAMS_LISTEN=127.0.0.1:8081",
+		"RECONCILER_STREAMS_TLS_CERT_FILE=/etc/tls/tls.crt",
+		"RECONCILER_STREAMS_TLS_KEY_FILE=/etc/tls/tls.key",
 		"RECONCILER_TARGETS_EU_1_DRIVER=dir",
 		`RECONCILER_TARGETS_EU_1_OPTIONS={"dir": "/tmp", "count": 3, "ratio": 1.5}`,
 		"RECONCILER_TARGETS_EU_1_OPTIONS_DIR=/srv/eu",
@@ -238,18 +247,21 @@ func TestFlagsWinOverEnvironmentOverFileOverDefault(t *testing.T) {
 		got[v.Key] = v.Value + " from " + clean(v.Origin)
 	}
 	require.Equal(t, map[string]string{
-		"database_url":       " from default",
-		"direct_url":         " from default",
-		"listen":             "127.0.0.1:2 from env RECONCILER_LISTEN",
-		"listen_names":       " from default",
-		"pprof_listen":       "off from default",
-		"notify":             "auto from default",
-		"poll_interval":      "200ms from default",
-		"shutdown_timeout":   "20s from default",
-		"log.level":          "error from flag --log-level",
-		"log.format":         "json from reconciler.yaml:1:29",
-		"retention.max_age":  "24h from default",
-		"retention.max_rows": "10000000 from default",
+		"database_url":          " from default",
+		"direct_url":            " from default",
+		"listen":                "127.0.0.1:2 from env RECONCILER_LISTEN",
+		"listen_names":          " from default",
+		"pprof_listen":          "off from default",
+		"notify":                "auto from default",
+		"poll_interval":         "200ms from default",
+		"shutdown_timeout":      "20s from default",
+		"log.level":             "error from flag --log-level",
+		"log.format":            "json from reconciler.yaml:1:29",
+		"retention.max_age":     "24h from default",
+		"retention.max_rows":    "10000000 from default",
+		"streams.listen":        "off from default",
+		"streams.tls_cert_file": " from default",
+		"streams.tls_key_file":  " from default",
 	}, got)
 }
 

@@ -76,6 +76,11 @@ func (c *Config) Values() []Value {
 	for _, k := range globalKnobs() {
 		add(k.path, k.get(c))
 	}
+	for i := range c.Streams.Tokens {
+		for _, k := range tokenKnobs() {
+			add(tokenPath(i, k.path), k.get(&c.Streams.Tokens[i]))
+		}
+	}
 	for i := range c.Targets {
 		t := &c.Targets[i]
 		for _, k := range targetKnobs() {

@@ -43,6 +43,9 @@ log.level                       info                             default
 log.format                      text                             default
 retention.max_age               24h                              default
 retention.max_rows              10000000                         default
+streams.listen                  off                              default
+streams.tls_cert_file                                            default
+streams.tls_key_file                                             default
 targets[0].name                 eu                               reconciler.yaml:3:11
 targets[0].driver               hook                             reconciler.yaml:4:13
 targets[0].options.headers      {"X-Key":"REDACTED"}             reconciler.yaml:7:16

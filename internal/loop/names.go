@@ -32,6 +32,7 @@ const (
 	PoolDirect  Name = "pool_direct" // the connections of direct_url
 	Streams     Name = "streams"     // reads streams for watchers
 	Watchers    Name = "watchers"    // writes down who watches
+	Credentials Name = "credentials" // reads tokens and the certificate of streams again
 
 	NotifyWatchers Name = "notify_watchers" // notifies processes with watchers
 )
@@ -51,7 +52,7 @@ const (
 
 var (
 	ofLeader  = []Name{Lead, Tick, Expand, Register, Open, Retain, Forget, Mend, Uncaptured, Misfits, Count, Configure}
-	ofProcess = []Name{Heartbeat, Acquire, Listen, Follow, Definitions, Turns, Report, PoolWork, PoolDirect, Streams, Watchers, NotifyWatchers}
+	ofProcess = []Name{Heartbeat, Acquire, Listen, Follow, Definitions, Turns, Report, PoolWork, PoolDirect, Streams, Watchers, NotifyWatchers, Credentials}
 	ofTarget  = []Name{Own, Read, Due, Dispatch, Turn, Health, Settle, Sync, Steer}
 )
 

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -37,13 +38,14 @@ const (
 // web serves the status page, probes and metrics, and the profiler on an address of its own.
 type web struct {
 	log       *slog.Logger
+	listening func(key, addr string)
 	servers   []*http.Server
 	listeners []net.Listener
 }
 
 // listenHTTP binds the addresses now, so that a port in use is an error before anything starts.
 func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
-	w := &web{log: s.log}
+	w := &web{log: s.log, listening: s.opts.Listening}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", (&page{server: s}).serve)
 	mux.HandleFunc("GET /healthz", s.healthz)
@@ -52,9 +54,6 @@ func (s *Server) listenHTTP(ctx context.Context) (*web, error) {
 	cfg := s.opts.Config
 	if err := w.listen(ctx, listening{key: "listen", addr: cfg.Listen, handler: s.hosts(cfg.Listen).only(mux), write: writeTimeout}); err != nil {
 		return nil, err
-	}
-	if s.opts.Listening != nil && len(w.listeners) > 0 {
-		s.opts.Listening(w.listeners[0].Addr().String())
 	}
 	prof := http.NewServeMux()
 	prof.HandleFunc("/debug/pprof/", pprof.Index)
@@ -82,6 +81,7 @@ type listening struct {
 	write       time.Duration
 	endless     bool
 	connections int // at once; default: connectionsMost
+	tls         *tls.Config
 }
 
 func (w *web) listen(ctx context.Context, at listening) error {
@@ -94,7 +94,14 @@ func (w *web) listen(ctx context.Context, at listening) error {
 	}
 	// With port 0 nobody would know otherwise.
 	w.log.Info("listening", "key", at.key, "address", l.Addr().String())
-	w.listeners = append(w.listeners, limit(l, cmp.Or(at.connections, connectionsMost)))
+	if w.listening != nil {
+		w.listening(at.key, l.Addr().String())
+	}
+	l = limit(l, cmp.Or(at.connections, connectionsMost))
+	if at.tls != nil {
+		l = tls.NewListener(l, at.tls)
+	}
+	w.listeners = append(w.listeners, l)
 	server := &http.Server{
 		Handler: at.handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: at.write, IdleTimeout: idleTimeout, MaxHeaderBytes: headerBytes,
 		ErrorLog: slog.NewLogLogger(w.log.Handler(), slog.LevelDebug),

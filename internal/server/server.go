@@ -59,8 +59,10 @@ type Options struct {
 	Registry *prometheus.Registry // default: a new one
 	// Events is told of every driver call; it must not block. Nil: nobody is.
 	Events func(Event)
-	// Listening is told the address of the HTTP server. Nil: nobody is.
-	Listening func(addr string)
+	// Listening is called with the key of the config and the address for everything that is listened on. Nil: it is not.
+	Listening func(key, addr string)
+	// Getenv looks up the variables that hold tokens. Default: os.Getenv.
+	Getenv func(string) string
 
 	// SteerEvery is for tests of notifications, which lengthen the poll for what a person has changed. Default: 15 s.
 	SteerEvery time.Duration
@@ -81,6 +83,7 @@ type Server struct {
 	rows     *pgxpool.Pool // users' rows; work, where that leads through a pooler
 	streams  *pgxpool.Pool // what streams have published, for watchers; nil: not served here
 	hub      *watch.Hub    // nil: as above
+	access   *watch.Access // who may read streams; nil: as above
 	home     string        // id of the installation; only with streams
 	feed     *outbox.Feed
 	catalog  *desired.Catalog
@@ -151,6 +154,7 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(func() error { return s.notifyWatchers(running) })
 	if s.hub != nil {
 		group.Go(func() error { return s.hub.Run(running) })
+		group.Go(func() error { return s.access.Run(running) })
 	}
 	s.watchLoops(running, group)
 	if err := s.leases.Start(loops); err != nil {

@@ -1,7 +1,18 @@
 package server_test
 
 import (
+	"bufio"
+	"context"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -65,7 +76,7 @@ func TestStreamIsCompleteAgainAfterStartOver(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	w.fleet(3)
-	w.start(streaming(t))
+	w.start(streaming(t, func(c *config.Target) { c.Timeout = time.Second })) // for which it waits: a call may still be under way
 	complete := func() bool { return w.text(`SELECT count(*)::text FROM reconciler.streams WHERE complete`) == "1" }
 	w.eventually("the stream is complete", complete)
 	tx := w.begin()
@@ -92,4 +103,123 @@ func TestStreamGoesWhenItsTargetHasAnotherDriver(t *testing.T) {
 	eu.eventually(t, map[string]string{"app/1": `"v1"`, "app/2": `"v1"`})
 	require.Equal(t, "0", w.text(`SELECT count(*)::text FROM reconciler.streams`))
 	require.Empty(t, w.published())
+}
+
+// frames reads what is served of a stream, line by line.
+type frames struct {
+	t     *testing.T
+	lines *bufio.Scanner
+}
+
+func (w *world) watch(client *http.Client, url, token string) *frames {
+	w.t.Helper()
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, url, nil)
+	require.NoError(w.t, err)
+	request.Header.Set("Authorization", "Bearer "+token)
+	var response *http.Response
+	w.eventually("the stream is there", func() bool {
+		response, err = client.Do(request)
+		require.NoError(w.t, err)
+		if response.StatusCode == http.StatusServiceUnavailable { // it has just started
+			require.NoError(w.t, response.Body.Close())
+			return false
+		}
+		return true
+	})
+	w.t.Cleanup(func() { _ = response.Body.Close() })
+	require.Equal(w.t, http.StatusOK, response.StatusCode)
+	return &frames{w.t, bufio.NewScanner(response.Body)}
+}
+
+// until returns the frames up to one of a type, without checkpoints and what may be waited for.
+func (f *frames) until(last string) (seen []string) {
+	f.t.Helper()
+	for f.lines.Scan() {
+		var frame struct {
+			Type, Key, Reason string
+			Spec              json.RawMessage
+		}
+		require.NoError(f.t, json.Unmarshal(f.lines.Bytes(), &frame))
+		if frame.Type != "checkpoint" && frame.Type != "waiting" {
+			seen = append(seen, strings.TrimSpace(frame.Type+" "+frame.Key+frame.Reason+string(frame.Spec)))
+		}
+		if frame.Type == last {
+			return seen
+		}
+	}
+	require.Fail(f.t, "the response ended", "%v, and no %s: %v", seen, last, f.lines.Err())
+	return nil
+}
+
+// A commit reaches those who follow the stream, and a process that stops tells them.
+func TestStreamIsServed(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(2)
+	p := w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, streaming(t))
+	url := "http://" + w.address("streams.listen") + "/v1/targets/eu/objects"
+	f := w.watch(http.DefaultClient, url+"?watch=true", "")
+	require.Equal(t, []string{`upsert 1"v1"`, `upsert 2"v1"`, "end_of_snapshot"}, f.until("end_of_snapshot"))
+	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 1`)
+	require.Equal(t, []string{`upsert 1"v2"`}, f.until("upsert"))
+	w.db.Exec(t, `DELETE FROM apps WHERE id = 2`)
+	require.Equal(t, []string{`delete 2`}, f.until("delete"))
+	require.Equal(t, 421, status(t, w.address("streams.listen"), "/v1/targets", "evil.example.com", ""), "a page that has its name lead here reads nothing")
+	require.Equal(t, 403, status(t, w.address("streams.listen"), "/v1/targets", "localhost", "http://evil.example.com"))
+	p.stop(t)
+	require.Equal(t, []string{"closed draining"}, f.until("closed"))
+}
+
+// A process serves streams whose targets another one owns, and is notified of what that one publishes.
+func TestStreamOfAnotherProcessIsServed(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	w.start(streaming(t))
+	w.wait()
+	listen, err := w.db.Pool.Acquire(t.Context())
+	require.NoError(t, err)
+	defer listen.Release()
+	_, err = listen.Exec(t.Context(), `LISTEN reconciler_published`)
+	require.NoError(t, err)
+	w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, streaming(t))
+	f := w.watch(http.DefaultClient, "http://"+w.address("streams.listen")+"/v1/targets/eu/objects?watch=true", "")
+	require.Equal(t, []string{`upsert 1"v1"`, "end_of_snapshot"}, f.until("end_of_snapshot"))
+	w.eventually("who watches is written down", func() bool { return w.text(`SELECT count(*)::text FROM reconciler.stream_watchers`) == "1" })
+	w.db.Exec(t, `UPDATE apps SET image = 'v3'`)
+	require.Equal(t, []string{`upsert 1"v3"`}, f.until("upsert"))
+	ctx, cancel := context.WithTimeout(t.Context(), deadline)
+	defer cancel()
+	_, err = listen.Conn().WaitForNotification(ctx)
+	require.NoError(t, err, "the owner notifies")
+}
+
+// Beyond the loopback interface: TLS, and a token.
+func TestStreamIsServedWithTLS(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	authority := httptest.NewUnstartedServer(nil)
+	authority.StartTLS()
+	defer authority.Close()
+	dir := t.TempDir()
+	cert, key, token := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "token")
+	pair := authority.TLS.Certificates[0]
+	private, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600))
+	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
+	require.NoError(t, os.WriteFile(token, []byte("0123456789abcdef"), 0o600))
+	w.startWith(func(c *config.Config) {
+		c.Streams = config.Streams{
+			Listen: "127.0.0.1:0", TLSCertFile: cert, TLSKeyFile: key, Tokens: []config.Token{{Name: "eu", File: token, Targets: []string{"eu"}}},
+		}
+	}, streaming(t))
+	url := "https://" + w.address("streams.listen") + "/v1/targets/eu/objects?watch=true"
+	f := w.watch(authority.Client(), url, "0123456789abcdef")
+	require.Equal(t, []string{`upsert 1"v1"`, "end_of_snapshot"}, f.until("end_of_snapshot"))
+	refused, err := authority.Client().Get(url)
+	require.NoError(t, err)
+	require.NoError(t, refused.Body.Close())
+	require.Equal(t, http.StatusUnauthorized, refused.StatusCode)
 }

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"net/http"
+	"os"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/database"
@@ -31,6 +33,13 @@ func (s *Server) openStreams(ctx context.Context, pooled bool) (err error) {
 	if err != nil {
 		return err
 	}
+	getenv := s.opts.Getenv
+	if getenv == nil {
+		getenv = os.Getenv
+	}
+	if s.access, err = watch.NewAccess(cfg.Streams, getenv, s.loops); err != nil {
+		return err
+	}
 	home, err := store.New(s.direct).Home(ctx)
 	if err != nil {
 		return database.Explain(err)
@@ -48,8 +57,17 @@ func (s *Server) serveStreams(ctx context.Context, w *web) error {
 		Pool: s.streams, Instance: s.instance, Metrics: s.metrics, Loops: s.loops, Published: s.listener.Subscribe(outbox.ChannelPublished),
 	})
 	addr := s.opts.Config.Streams.Listen
-	handler := watch.NewHandler(s.hub, s.home, ctx.Done())
-	return w.listen(ctx, listening{key: "streams.listen", addr: addr, connections: streamConnections, endless: true, handler: s.hosts(addr).only(handler)})
+	var configured []string
+	for _, t := range s.opts.Config.Targets {
+		if _, ok := s.opts.Drivers[t.Name].(*stream.Publisher); ok {
+			configured = append(configured, t.Name)
+		}
+	}
+	var handler http.Handler = watch.NewHandler(s.hub, s.access, s.home, configured, ctx.Done())
+	if s.access.Open() {
+		handler = s.hosts(addr).only(handler) // a browser reaches the loopback interface, too
+	}
+	return w.listen(ctx, listening{key: "streams.listen", addr: addr, connections: streamConnections, endless: true, handler: handler, tls: s.access.TLS()})
 }
 
 // ownStream hands the publisher of a stream the database.

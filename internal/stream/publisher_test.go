@@ -292,7 +292,7 @@ func TestPublishedTransactionsAreFlushed(t *testing.T) {
 	defer func() { require.NoError(t, tx.Rollback(context.WithoutCancel(t.Context()))) }()
 	var changed int64
 	var setting string
-	require.NoError(t, tx.QueryRow(t.Context(), `SELECT reconciler.publish($1, $2, 1, '{app}', '{a}', '{1}', '{1}', ARRAY['\x00112233445566778899aabbccddeeff'::bytea])`,
+	require.NoError(t, tx.QueryRow(t.Context(), `SELECT (reconciler.publish($1, $2, 1, '{app}', '{a}', '{1}', '{1}', ARRAY['\x00112233445566778899aabbccddeeff'::bytea])).changed`,
 		b.target, b.instance).Scan(&changed))
 	require.NoError(t, tx.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&setting))
 	require.Equal(t, "1 on", fmt.Sprint(changed, " ", setting))

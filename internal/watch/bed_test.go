@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
@@ -37,6 +39,8 @@ type bed struct {
 	hub       *watch.Hub
 	metrics   *metrics.Metrics
 	server    *httptest.Server
+	draining  <-chan struct{}
+	access    *watch.Access
 	drain     context.CancelFunc
 	target    int32
 	resource  int32
@@ -84,14 +88,25 @@ func setup(t *testing.T, change ...func(*watch.Hub)) *bed {
 	}()
 	draining, drain := context.WithCancel(context.Background())
 	b.drain = drain
-	b.server = httptest.NewServer(watch.NewHandler(b.hub, "an-installation", draining.Done()))
+	b.draining = draining.Done()
+	b.server = b.serve(config.Streams{})
 	t.Cleanup(func() {
 		drain()
-		b.server.Close()
 		stop()
 		<-done
 	})
 	return b
+}
+
+// serve serves the streams to those who have a token of the config.
+func (b *bed) serve(cfg config.Streams) *httptest.Server {
+	b.t.Helper()
+	access, err := watch.NewAccess(cfg, os.Getenv, nil)
+	require.NoError(b.t, err)
+	b.access = access
+	server := httptest.NewServer(watch.NewHandler(b.hub, access, "an-installation", []string{"soon"}, b.draining))
+	b.t.Cleanup(server.Close)
+	return server
 }
 
 func (b *bed) query(sql string, into any, args ...any) {
@@ -182,6 +197,12 @@ const objects = "/v1/targets/eu/objects"
 // follow asks for a path with parameters: name, value, name, value.
 func (b *bed) follow(params ...string) *follower {
 	b.t.Helper()
+	return b.followAs("", params...)
+}
+
+// followAs is follow with a token.
+func (b *bed) followAs(token string, params ...string) *follower {
+	b.t.Helper()
 	query := url.Values{"watch": {"true"}}
 	for i := 0; i < len(params); i += 2 {
 		query.Add(params[i], params[i+1])
@@ -191,6 +212,7 @@ func (b *bed) follow(params ...string) *follower {
 	}
 	request, err := http.NewRequestWithContext(b.t.Context(), http.MethodGet, b.server.URL+objects+"?"+query.Encode(), nil)
 	require.NoError(b.t, err)
+	request.Header.Set("Authorization", "Bearer "+token)
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { _ = response.Body.Close() })

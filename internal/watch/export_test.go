@@ -13,5 +13,8 @@ func (h *Hub) Watched() (targets, groups, watchers int) {
 	return targets, groups, watchers
 }
 
+// Read reads the tokens again.
+func (a *Access) Read() error { return a.read() }
+
 // Kept returns the bytes of frames that the hub keeps.
 func (h *Hub) Kept() int { return h.bytes }

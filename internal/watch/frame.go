@@ -14,6 +14,7 @@ const (
 	resetUnknown  = "unknown"  // the bookmark is one of another stream, or of a version that there is not
 
 	closedReleased = "released" // the stream is gone; what it had published is not
+	closedRevoked  = "revoked"  // the token is no longer valid
 	closedDraining = "draining" // the process stops
 	closedAge      = "age"      // so that watchers spread over processes
 	closedTimeout  = "timeout"  // as the client asked

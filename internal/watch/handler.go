@@ -23,6 +23,8 @@ import (
 const (
 	// watchersMost bounds the watchers of a process.
 	watchersMost = 20_000
+	// grantWatchersMost bounds those of one token, so that a client that has gone mad leaves room for others.
+	grantWatchersMost = 15_000
 	// answerTimeout is how long a request may wait for the database before it is answered with an error.
 	answerTimeout = 10 * time.Second
 	// The bounds of the parameter timeout.
@@ -36,26 +38,47 @@ var openAPI []byte
 // Handler serves the streams of a hub.
 type Handler struct {
 	hub          *Hub
+	access       *Access
 	installation string
 	draining     <-chan struct{}
+	configured   []string
 	mux          *http.ServeMux
 	watchers     atomic.Int64
 }
 
-// NewHandler makes a handler. installation is the id that clients see; all responses end when draining is closed.
-func NewHandler(hub *Hub, installation string, draining <-chan struct{}) *Handler {
-	h := &Handler{hub: hub, installation: installation, draining: draining, mux: http.NewServeMux()}
-	h.mux.HandleFunc("GET /v1/targets", h.targets)
-	h.mux.HandleFunc("GET /v1/targets/{target}/objects", h.objects)
-	h.mux.HandleFunc("GET /v1/targets/{target}/objects/{resource}/{key}", h.object)
-	h.mux.HandleFunc("GET /v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+// NewHandler makes a handler. installation is the id that clients see, and configured are the targets that will have a stream even
+// if they have none yet. All responses end when draining is closed.
+func NewHandler(hub *Hub, access *Access, installation string, configured []string, draining <-chan struct{}) *Handler {
+	h := &Handler{hub: hub, access: access, installation: installation, configured: configured, draining: draining, mux: http.NewServeMux()}
+	h.route("/v1/targets", h.targets)
+	h.route("/v1/targets/{target}/objects", h.objects)
+	h.route("/v1/targets/{target}/objects/{resource}/{key}", h.object)
+	h.route("/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request, _ *grant) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(openAPI)
 	})
-	h.mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+	h.route("/", func(w http.ResponseWriter, r *http.Request, _ *grant) {
 		refuse(w, http.StatusNotFound, fmt.Sprintf("there is nothing at %s: /v1/openapi.json describes what is served", r.URL.Path))
 	})
 	return h
+}
+
+// route serves a path to those who may read it. The check comes before anything is looked up: the answer is the same whether a
+// target exists or not.
+func (h *Handler) route(path string, serve func(http.ResponseWriter, *http.Request, *grant)) {
+	h.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
+		g := h.access.authenticate(r)
+		if g == nil {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="reconciler"`)
+			refuse(w, http.StatusUnauthorized, "a valid token is needed: Authorization: Bearer TOKEN")
+			return
+		}
+		if target := r.PathValue("target"); target != "" && !g.mayRead(target) {
+			refuse(w, http.StatusForbidden, fmt.Sprintf("token %q may not read target %q", g.name, target))
+			return
+		}
+		serve(w, r, g)
+	})
 }
 
 // ServeHTTP implements http.Handler.
@@ -81,15 +104,19 @@ func refuse(w http.ResponseWriter, status int, text string) {
 }
 
 // fail answers with what kept a request from being served.
-func fail(w http.ResponseWriter, target string, err error) {
-	if errors.Is(err, ErrUnknown) {
+func (h *Handler) fail(w http.ResponseWriter, target string, err error) {
+	switch {
+	case errors.Is(err, ErrUnknown) && slices.Contains(h.configured, target):
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("target %q has no stream yet: its owner has not started", target))
+		return
+	case errors.Is(err, ErrUnknown):
 		refuse(w, http.StatusNotFound, fmt.Sprintf("target %q has no stream: it needs `driver: stream` in the config of a running process", target))
 		return
 	}
 	refuse(w, http.StatusServiceUnavailable, "the database does not answer; try again")
 }
 
-func (h *Handler) targets(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) targets(w http.ResponseWriter, r *http.Request, g *grant) {
 	if err := onlyParameters(r); err != nil {
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
@@ -98,30 +125,35 @@ func (h *Handler) targets(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	names, err := store.New(h.hub.cfg.Pool).StreamNames(ctx)
 	if err != nil {
-		fail(w, "", err)
+		h.fail(w, "", err)
 		return
 	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !g.mayRead(name) })
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(struct {
 		Targets []string `json:"targets"`
 	}{append([]string{}, names...)})
 }
 
-func (h *Handler) object(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) object(w http.ResponseWriter, r *http.Request, g *grant) {
 	if err := onlyParameters(r); err != nil {
 		refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
+	target, resource, key := r.PathValue("target"), r.PathValue("resource"), r.PathValue("key")
+	if _, refused := g.limit([]string{resource}); refused != "" {
+		refuseResource(w, g, refused)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
-	target, resource, key := r.PathValue("target"), r.PathValue("resource"), r.PathValue("key")
 	queries := store.New(h.hub.cfg.Pool)
 	id, err := queries.StreamFind(ctx, storable(target))
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrUnknown
 	}
 	if err != nil {
-		fail(w, target, err)
+		h.fail(w, target, err)
 		return
 	}
 	row, err := queries.StreamObject(ctx, store.StreamObjectParams{TargetID: id, Resource: storable(resource), Key: storable(key)})
@@ -130,7 +162,7 @@ func (h *Handler) object(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil {
-		fail(w, target, err)
+		h.fail(w, target, err)
 		return
 	}
 	etag := `"` + hex.EncodeToString(row.Hash) + `"`
@@ -144,15 +176,30 @@ func (h *Handler) object(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(data, '\n'))
 }
 
+func refuseResource(w http.ResponseWriter, g *grant, resource string) {
+	refuse(w, http.StatusForbidden, fmt.Sprintf("token %q may not read resource %q", g.name, resource))
+}
+
 // storable replaces what no text in the database can have, so that it is not found.
 func storable(name string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(name, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-func (h *Handler) objects(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) objects(w http.ResponseWriter, r *http.Request, g *grant) {
 	watching, err := parseRequest(r)
 	if err != nil {
 		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	resources, refused := g.limit(watching.filter.resources)
+	if refused != "" {
+		refuseResource(w, g, refused)
+		return
+	}
+	watching.grant, watching.filter = g, newFilter(resources, watching.filter.prefix)
+	defer g.watchers.Add(-1)
+	if g.watchers.Add(1) > grantWatchersMost {
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("token %q has %d watchers at this process, which is the limit of a token", g.name, grantWatchersMost))
 		return
 	}
 	if h.watchers.Add(1) > watchersMost {
@@ -165,7 +212,7 @@ func (h *Handler) objects(w http.ResponseWriter, r *http.Request) {
 	watching.hub, watching.stop = h.hub, h.draining
 	watching.target, err = h.join(r.Context(), name, watching)
 	if err != nil {
-		fail(w, name, err)
+		h.fail(w, name, err)
 		return
 	}
 	defer h.hub.leave(watching.target, watching)

@@ -43,6 +43,7 @@ func TestBadRequests(t *testing.T) {
 		want   string
 	}{
 		{"/v1/targets/us/objects", 404, "target \"us\" has no stream: it needs `driver: stream` in the config of a running process"},
+		{"/v1/targets/soon/objects", 503, "target \"soon\" has no stream yet: its owner has not started"},
 		{"/v1/targets/%00%FF/objects", 404, "target \"\\x00\\xff\" has no stream: it needs `driver: stream` in the config of a running process"},
 		{"/v1/targets/us/objects/app/a", 404, "target \"us\" has no stream: it needs `driver: stream` in the config of a running process"},
 		{objects + "/app/a", 404, `target "eu" has no published object app/a`},

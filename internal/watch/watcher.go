@@ -21,6 +21,7 @@ const (
 // watcher is one response: a place in a stream, and what it has to send from there on.
 type watcher struct {
 	hub     *Hub
+	grant   *grant
 	target  *target
 	group   *group
 	filter  filter
@@ -178,6 +179,11 @@ func (w *watcher) live(ctx context.Context) error {
 
 // check ends what the stream does not carry on.
 func (w *watcher) check(s state) error {
+	select {
+	case <-w.grant.revoked:
+		return ended{closedRevoked}
+	default:
+	}
 	switch {
 	case s.gone:
 		return ended{closedReleased}
@@ -231,6 +237,8 @@ func (w *watcher) wait(ctx context.Context, changed <-chan struct{}) (beat bool,
 		return true, nil
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
+	case <-w.grant.revoked:
+		return false, ended{closedRevoked}
 	case <-w.stop:
 		return false, ended{closedDraining}
 	case <-w.age.C:
