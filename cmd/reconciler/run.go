@@ -53,7 +53,9 @@ func (a *app) run(cmd *cobra.Command) error {
 			a.problems.Add("targets: is empty: configure at least one target")
 		}
 	}
-	cfg, drivers, err := config.LoadAndOpen(a.loadOptions(), driver.Env{Getenv: a.getenv, Logger: logger})
+	opts := a.loadOptions()
+	opts.ReadTokens = true
+	cfg, drivers, err := config.LoadAndOpen(opts, driver.Env{Getenv: a.getenv, Logger: logger})
 	if bad := a.problems.Err(err, helpHint(cmd)); bad != nil {
 		a.closeAll(ctx, drivers)
 		return bad

@@ -49,7 +49,7 @@ func (t outputText) String() string { return t.o.String() }
 func TestRunAppliesAndDrains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.db.Exec(t, "TRUNCATE reconciler.targets, reconciler.guard_passes, reconciler.operations, reconciler.tasks, reconciler.sync_runs, reconciler.drift_found, reconciler.ledger, reconciler.ticks, reconciler.instances, reconciler.loop_failures, reconciler.heartbeats, reconciler.cursors")
+	w.db.Exec(t, "TRUNCATE reconciler.targets, reconciler.streams, reconciler.stream_watches, reconciler.published, reconciler.guard_passes, reconciler.operations, reconciler.tasks, reconciler.sync_runs, reconciler.drift_found, reconciler.ledger, reconciler.ticks, reconciler.instances, reconciler.loop_failures, reconciler.heartbeats, reconciler.cursors")
 	w.db.Exec(t, "UPDATE reconciler.leases SET owner = NULL")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var stderr output
@@ -87,9 +87,9 @@ func TestFlagsWinOverEnvironmentAndFile(t *testing.T) {
 	r := p.run(t, "config", "print", "--log-level", "debug", "--retention-max-rows", "5000")
 	require.Zero(t, r.code)
 	for _, line := range []string{
-		"log.level           debug           flag --log-level", "notify              off             env RECONCILER_NOTIFY",
-		"log.format          json            /etc/reconciler/reconciler.yaml:1:29", "retention.max_rows  5000            flag --retention-max-rows",
-		"shutdown_timeout    20s             default",
+		"log.level              debug           flag --log-level", "notify                 off             env RECONCILER_NOTIFY",
+		"log.format             json            /etc/reconciler/reconciler.yaml:1:29", "retention.max_rows     5000            flag --retention-max-rows",
+		"shutdown_timeout       20s             default",
 	} {
 		require.Contains(t, r.stdout, line+"\n")
 	}

@@ -25,7 +25,7 @@ targets:
   - {name: us, driver: stream, options: {dir: x}}
   - {name: files, driver: dir, options: {dir: x}}
 `)
-	opts.Registry = streamRegistry()
+	opts.Registry, opts.ReadTokens = streamRegistry(), true
 	cfg, drivers, err := LoadAndOpen(opts, driver.Env{Getenv: getenv})
 	closeAll(drivers)
 	if err == nil {

@@ -115,7 +115,7 @@ func TestMetricsAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.exec(fleet)
-	w.configure([]object{w.fileTarget("eu")})
+	w.configure([]object{w.fileTarget("eu"), {"name": "followed", "driver": "stream"}}, object{"streams": object{"listen": "127.0.0.1:0"}})
 	d := w.start()
 	w.wait()             // the first sync calls what it finds, whoever else does
 	series := d.series() // no call has been made yet, and all of them are there

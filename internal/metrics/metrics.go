@@ -143,6 +143,19 @@ func (m *Metrics) Loop(name, target string) {
 	m.LoopFailures.WithLabelValues(name, target)
 }
 
+// Stream starts the series of a stream at zero.
+func (m *Metrics) Stream(name string) {
+	for _, vec := range []*prometheus.GaugeVec{m.StreamWatchers, m.StreamBehind, m.StreamVersion} {
+		vec.WithLabelValues(name)
+	}
+	for _, vec := range []*prometheus.CounterVec{m.StreamFrames, m.StreamBytes, m.StreamSnapshots} {
+		vec.WithLabelValues(name)
+	}
+	for _, reason := range []string{"expired", "restored", "scope", "unknown"} {
+		m.StreamResets.WithLabelValues(name, reason)
+	}
+}
+
 // Target starts the series of a target at zero, so that a rate over them sees the first event.
 func (m *Metrics) Target(name string) {
 	for _, action := range []string{"apply", "delete"} {

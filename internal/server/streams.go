@@ -61,6 +61,7 @@ func (s *Server) serveStreams(ctx context.Context, w *web) error {
 	for _, t := range s.opts.Config.Targets {
 		if _, ok := s.opts.Drivers[t.Name].(*stream.Publisher); ok {
 			configured = append(configured, t.Name)
+			s.metrics.Stream(t.Name)
 		}
 	}
 	var handler http.Handler = watch.NewHandler(s.hub, s.access, s.home, configured, ctx.Done())

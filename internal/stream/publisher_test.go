@@ -352,3 +352,21 @@ func TestViewersReadNoSpecs(t *testing.T) {
 		require.ErrorContains(t, err, "permission denied", sql)
 	}
 }
+
+// doctor names a stream that no sync completes.
+func TestDoctorFindsAStreamThatCannotComplete(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	doctor := func() string {
+		return b.text(`SELECT coalesce(string_agg(concat_ws(' | ', ok, finding, remedy), ' '), 'nothing') FROM reconciler.doctor() WHERE check_name = 'streams'`)
+	}
+	require.Equal(t, "nothing", doctor(), "its first sync has not ended yet")
+	b.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, state, finished_at, error) VALUES ($1, 'first', 'failed', clock_timestamp(), 'no such table')`, b.target)
+	require.Equal(t, "f | stream eu is not complete, and its watchers wait: its last full sync failed: no such table | SELECT reconciler.resync('eu');", doctor())
+	b.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, mode, state, finished_at) VALUES ($1, 'first', 'report', 'complete', clock_timestamp())`, b.target)
+	require.Equal(t, "f | stream eu is not complete, and its watchers wait: its syncs only report | SELECT reconciler.resync('eu');", doctor())
+	b.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, state) VALUES ($1, 'asked', 'running')`, b.target)
+	require.Equal(t, "nothing", doctor(), "a sync that runs may complete it")
+	require.NoError(t, b.publisher.Complete(t.Context()))
+	require.Equal(t, "t | 1 stream complete", doctor())
+}

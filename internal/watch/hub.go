@@ -310,6 +310,7 @@ func (h *Hub) find(ctx context.Context, name string) (*target, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.targets[name] == nil {
+		h.cfg.Metrics.Stream(name)
 		h.targets[name] = newTarget(name, id)
 		h.Wake()
 	}

@@ -26,8 +26,8 @@ const (
 	leaseSQL    = "internal/store/lease.sql.go"
 	captureSQL  = "db/migrations/00003_capture.sql"
 	cursorSQL   = "db/migrations/00005_cursor.sql"
-	settleSQL   = "db/migrations/00012_settle.sql"
-	appliesSQL  = "db/migrations/00013_applies.sql"
+	settleSQL   = "db/migrations/00011_settle.sql"
+	appliesSQL  = "db/migrations/00012_applies.sql"
 )
 
 var mutants = []Mutant{

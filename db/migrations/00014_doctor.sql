@@ -245,12 +245,29 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     HAVING NOT bool_or(k.granted AND k.lacking > 0)
 $$;
 
+-- A stream is complete once a full sync that repairs has ended. Without one its watchers wait for ever.
+CREATE FUNCTION reconciler.doctor_streams() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH incomplete AS (
+        SELECT t.name, r.state, r.mode, r.error FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id
+        CROSS JOIN LATERAL (SELECT x.* FROM reconciler.sync_runs x
+            WHERE x.target_id = s.target_id AND x.resource_id IS NULL AND x.finished_at IS NOT NULL ORDER BY x.id DESC LIMIT 1) AS r
+        WHERE NOT s.complete AND NOT EXISTS (SELECT FROM reconciler.sync_runs x WHERE x.target_id = s.target_id AND x.state = 'running')
+    )
+    SELECT 'streams', false, format('stream %s is not complete, and its watchers wait: %s', i.name,
+            CASE WHEN i.state = 'failed' THEN 'its last full sync failed: ' || i.error WHEN i.mode = 'report' THEN 'its syncs only report' ELSE 'it waits for a full sync' END),
+        format('SELECT reconciler.resync(%L);', i.name) FROM incomplete i
+    UNION ALL
+    SELECT 'streams', true, format('%s complete', reconciler.counted(count(*), 'stream')), NULL FROM reconciler.streams s WHERE s.complete
+    HAVING count(*) > 0 AND NOT EXISTS (SELECT FROM incomplete)
+$$;
+
 CREATE FUNCTION reconciler.doctor() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT * FROM reconciler.doctor_schema() UNION ALL SELECT * FROM reconciler.doctor_capture() UNION ALL SELECT * FROM reconciler.doctor_index()
     UNION ALL SELECT * FROM reconciler.doctor_processes() UNION ALL SELECT * FROM reconciler.doctor_loops() UNION ALL SELECT * FROM reconciler.doctor_locks() UNION ALL SELECT * FROM reconciler.doctor_targets() UNION ALL SELECT * FROM reconciler.doctor_objects()
     UNION ALL SELECT * FROM reconciler.doctor_outbox() UNION ALL SELECT * FROM reconciler.doctor_notify() UNION ALL SELECT * FROM reconciler.doctor_transactions() UNION ALL SELECT * FROM reconciler.doctor_snapshots()
-    UNION ALL SELECT * FROM reconciler.doctor_rights()
+    UNION ALL SELECT * FROM reconciler.doctor_streams() UNION ALL SELECT * FROM reconciler.doctor_rights()
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.doctor_schema IS 'Internal: which version the schema has.';
@@ -265,6 +282,7 @@ COMMENT ON FUNCTION reconciler.doctor_loops IS 'Internal: parts of processes tha
 COMMENT ON FUNCTION reconciler.doctor_locks IS 'Internal: locks that somebody holds and the product waits for.';
 COMMENT ON FUNCTION reconciler.doctor_targets IS 'Internal: what is in the way of targets.';
 COMMENT ON FUNCTION reconciler.doctor_objects IS 'Internal: blocked and failing objects.';
+COMMENT ON FUNCTION reconciler.doctor_streams IS 'Internal: streams that cannot complete.';
 COMMENT ON FUNCTION reconciler.doctor_rights IS 'Internal: what the current role may do.';
 COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to go wrong. ok false: read finding, do what remedy says.';
 
@@ -272,5 +290,5 @@ COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to g
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.doctor, reconciler.doctor_rights, reconciler.doctor_objects, reconciler.doctor_targets, reconciler.doctor_locks, reconciler.doctor_loops, reconciler.doctor_processes, reconciler.doctor_outbox,
+DROP FUNCTION reconciler.doctor, reconciler.doctor_streams, reconciler.doctor_rights, reconciler.doctor_objects, reconciler.doctor_targets, reconciler.doctor_locks, reconciler.doctor_loops, reconciler.doctor_processes, reconciler.doctor_outbox,
     reconciler.doctor_snapshots, reconciler.doctor_transactions, reconciler.doctor_notify, reconciler.doctor_index, reconciler.doctor_capture, reconciler.doctor_schema;

@@ -56,7 +56,7 @@ FROM reconciler.stream_watches w JOIN reconciler.instances i ON i.id = w.instanc
 COMMENT ON VIEW reconciler.stream_watchers IS 'Who follows which stream, one row for each process that serves it. Processes write it when a first watcher comes, and every 15 s.';
 COMMENT ON COLUMN reconciler.stream_watchers.process IS 'Host and process id.';
 COMMENT ON COLUMN reconciler.stream_watchers.furthest_behind IS 'How many versions the slowest of them has still to read.';
-COMMENT ON COLUMN reconciler.stream_watchers.resets IS 'How often a watcher of this process had to begin again since the process started.';
+COMMENT ON COLUMN reconciler.stream_watchers.resets IS 'How often one had to begin again, since the process has watchers of the stream.';
 
 -- +goose StatementBegin
 -- own_stream creates or updates the stream of a target for its owner.
