@@ -22,7 +22,7 @@ import (
 )
 
 // streaming is a target with the driver stream.
-func streaming(t *testing.T, change ...func(*config.Target)) target {
+func streaming(t testing.TB, change ...func(*config.Target)) target {
 	t.Helper()
 	d, err := stream.Kind().Open("eu", driver.Options{}, driver.Env{})
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestStreamGoesWhenItsTargetHasAnotherDriver(t *testing.T) {
 
 // frames reads what is served of a stream, line by line.
 type frames struct {
-	t     *testing.T
+	t     testing.TB
 	lines *bufio.Scanner
 }
 

@@ -127,7 +127,7 @@ func (p *place) put(id, spec string) {
 }
 
 // eventually waits until the target has exactly these objects.
-func (p *place) eventually(t *testing.T, want map[string]string) {
+func (p *place) eventually(t testing.TB, want map[string]string) {
 	t.Helper()
 	p.until(t, func(objects map[string]string, _ []call) bool { return maps.Equal(objects, want) }, func() string {
 		objects, _, _ := p.snapshot()
@@ -136,7 +136,7 @@ func (p *place) eventually(t *testing.T, want map[string]string) {
 }
 
 // until waits until something is true of what the target has and was asked.
-func (p *place) until(t *testing.T, ok func(objects map[string]string, calls []call) bool, explain func() string) {
+func (p *place) until(t testing.TB, ok func(objects map[string]string, calls []call) bool, explain func() string) {
 	t.Helper()
 	timeout := time.After(deadline)
 	for {
@@ -179,7 +179,7 @@ func cut(id string) (resource, key string, ok bool) {
 
 // world is a database and what runs against it.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	db     *pgtest.DB
 	log    *testLog
 	places map[string]*place // by target
@@ -188,7 +188,7 @@ type world struct {
 	steerEvery time.Duration        // of every server; 0: the default
 }
 
-func setup(t *testing.T) *world {
+func setup(t testing.TB) *world {
 	t.Helper()
 	return setupOn(t, pgtest.New(t))
 }
@@ -199,7 +199,7 @@ func holding(t *testing.T) *world {
 	return setupOn(t, pgtest.Holding(t))
 }
 
-func setupOn(t *testing.T, db *pgtest.DB) *world {
+func setupOn(t testing.TB, db *pgtest.DB) *world {
 	t.Helper()
 	w := &world{t: t, db: db, log: &testLog{t: t}, places: map[string]*place{}}
 	t.Cleanup(w.invariants) // after every server has stopped, before the database goes
@@ -232,7 +232,7 @@ type process struct {
 }
 
 // stop drains the process and waits for it.
-func (p *process) stop(t *testing.T) {
+func (p *process) stop(t testing.TB) {
 	t.Helper()
 	p.cancel()
 	select {
@@ -302,7 +302,7 @@ func logLevel() slog.Level {
 
 // testLog shows what servers log when a test fails, and keeps it for tests to look at.
 type testLog struct {
-	t     *testing.T
+	t     testing.TB
 	mu    sync.Mutex // guards lines
 	lines []string
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/config"
@@ -32,7 +33,7 @@ const deadline = 90 * time.Second
 
 // bed is a stream target with a publisher, and a process that serves it.
 type bed struct {
-	t         *testing.T
+	t         testing.TB
 	db        *pgtest.DB
 	pool      *pgxpool.Pool
 	publisher *stream.Publisher
@@ -53,6 +54,11 @@ func small(rows int32, bytes int) func(*watch.Hub) {
 }
 
 func setup(t *testing.T, change ...func(*watch.Hub)) *bed {
+	t.Helper()
+	return setupBench(t, change...)
+}
+
+func setupBench(t testing.TB, change ...func(*watch.Hub)) *bed {
 	t.Helper()
 	b := &bed{t: t, db: pgtest.New(t)}
 	b.pool = b.db.Pool
@@ -107,6 +113,13 @@ func (b *bed) serve(cfg config.Streams) *httptest.Server {
 	server := httptest.NewServer(watch.NewHandler(b.hub, access, "an-installation", []string{"soon"}, b.draining))
 	b.t.Cleanup(server.Close)
 	return server
+}
+
+// sent returns how many frames were written for the stream.
+func (b *bed) sent() int {
+	var m dto.Metric
+	require.NoError(b.t, b.metrics.StreamFrames.WithLabelValues("eu").Write(&m))
+	return int(m.GetCounter().GetValue())
 }
 
 func (b *bed) query(sql string, into any, args ...any) {

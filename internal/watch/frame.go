@@ -3,6 +3,7 @@ package watch
 import (
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strconv"
 )
 
@@ -38,9 +39,9 @@ type change struct {
 	hash              []byte
 }
 
-// encode writes the spec as PostgreSQL prints it, so that clients can compute its hash.
-func (c change) encode() []byte {
-	data := make([]byte, 0, 160+len(c.resource)+len(c.key)+len(c.spec))
+// appendTo encodes the change. The spec is as PostgreSQL prints it, so that clients can compute its hash.
+func (c change) appendTo(data []byte) []byte {
+	data = slices.Grow(data, 160+len(c.resource)+len(c.key)+len(c.spec))
 	if c.spec == "" {
 		data = append(data, `{"type":"delete"`...)
 	} else {
@@ -51,15 +52,29 @@ func (c change) encode() []byte {
 	data = appendNumber(data, "version", c.version)
 	if c.spec != "" {
 		data = appendNumber(data, "revision", c.revision)
-		data = appendText(data, "hash", hex.EncodeToString(c.hash))
+		data = append(hex.AppendEncode(append(data, `,"hash":"`...), c.hash), '"')
 		data = append(append(data, `,"spec":`...), c.spec...)
 	}
 	return append(data, '}')
 }
 
 func appendText(data []byte, name, value string) []byte {
+	data = append(append(append(data, `,"`...), name...), `":`...)
+	if plain(value) {
+		return append(append(append(data, '"'), value...), '"')
+	}
 	text, _ := json.Marshal(value) // of a string, which cannot fail
-	return append(append(append(append(data, `,"`...), name...), `":`...), text...)
+	return append(data, text...)
+}
+
+// plain reports whether a text is the same in JSON.
+func plain(text string) bool {
+	for i := range len(text) {
+		if c := text[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
 }
 
 func appendNumber(data []byte, name string, value int64) []byte {

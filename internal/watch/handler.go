@@ -172,7 +172,7 @@ func (h *Handler) object(w http.ResponseWriter, r *http.Request, g *grant) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	data := change{resource: resource, key: key, version: row.Version, revision: row.Revision, spec: row.Spec, hash: row.Hash}.encode()
+	data := change{resource: resource, key: key, version: row.Version, revision: row.Revision, spec: row.Spec, hash: row.Hash}.appendTo(nil)
 	_, _ = w.Write(append(data, '\n'))
 }
 

@@ -5,11 +5,15 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 )
 
 // writeTimeout is how long a write may block: a client that reads nothing for so long is gone.
 const writeTimeout = time.Minute
+
+// bufferBytes is how much is written at once.
+const bufferBytes = 32 << 10
 
 // output writes frames, as lines of JSON or as server-sent events.
 type output struct {
@@ -17,6 +21,7 @@ type output struct {
 	ctl    *http.ResponseController
 	events bool
 	gzip   *gzip.Writer // nil: not compressed
+	buffer *[]byte      // nil: nothing is to be written
 }
 
 // newOutput writes the headers. A response that has no end is not compressed: that would cost a megabyte for each watcher.
@@ -47,37 +52,58 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// frame writes a frame; id is its bookmark, "" for none.
-func (o *output) frame(data []byte, id string) error {
+// buffers are lent to responses while they have something to write: an idle watcher has none.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+// frame adds a frame, which encode appends; id is its bookmark, "" for none.
+func (o *output) frame(encode func([]byte) []byte, id string) error {
+	if o.buffer == nil {
+		o.buffer = buffers.Get().(*[]byte) //nolint:forcetypeassert // nothing else is in the pool
+	}
+	b := *o.buffer
+	if o.events && id != "" {
+		b = append(append(append(b, "id: "...), id...), '\n')
+	}
+	if o.events {
+		b = append(b, "data: "...)
+	}
+	b = append(encode(b), '\n')
+	if o.events {
+		b = append(b, '\n')
+	}
+	*o.buffer = b
+	if len(b) < bufferBytes {
+		return nil
+	}
+	return o.write()
+}
+
+// write hands what is in the buffer to the connection.
+func (o *output) write() error {
+	if o.buffer == nil {
+		return nil
+	}
 	if err := o.ctl.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
 	}
-	if !o.events {
-		return o.write(data, newline)
-	}
-	if id != "" {
-		return o.write([]byte("id: "+id+"\ndata: "), data, blankLine)
-	}
-	return o.write(dataField, data, blankLine)
-}
-
-var newline, blankLine, dataField = []byte("\n"), []byte("\n\n"), []byte("data: ")
-
-func (o *output) write(parts ...[]byte) error {
 	var to io.Writer = o.w
 	if o.gzip != nil {
 		to = o.gzip
 	}
-	for _, part := range parts {
-		if _, err := to.Write(part); err != nil {
-			return err
-		}
+	_, err := to.Write(*o.buffer)
+	if cap(*o.buffer) <= 2*bufferBytes { // else the pool would keep what a giant needed
+		*o.buffer = (*o.buffer)[:0]
+		buffers.Put(o.buffer)
 	}
-	return nil
+	o.buffer = nil
+	return err
 }
 
 // flush sends what was written.
 func (o *output) flush() error {
+	if err := o.write(); err != nil {
+		return err
+	}
 	if o.gzip != nil {
 		if err := o.gzip.Flush(); err != nil {
 			return err
@@ -88,8 +114,8 @@ func (o *output) flush() error {
 
 // close ends the response.
 func (o *output) close() error {
-	if o.gzip != nil {
-		return o.gzip.Close()
+	if err := o.write(); err != nil || o.gzip == nil {
+		return err
 	}
-	return nil
+	return o.gzip.Close()
 }

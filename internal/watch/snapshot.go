@@ -34,7 +34,7 @@ func (w *watcher) snapshot(ctx context.Context) error {
 	w.at.paging, w.at.at = false, place{}
 	w.hub.cfg.Metrics.StreamSnapshots.WithLabelValues(w.target.name).Inc()
 	text := w.at.String()
-	return errors.Join(w.out.frame(encodeEnd(text, w.reached), text), w.out.flush())
+	return errors.Join(w.sendPlace(encodeEnd(text, w.reached), text), w.out.flush())
 }
 
 // begin waits until the stream is complete, and takes its head: a publisher that has not finished must not look like an empty world.
@@ -65,31 +65,42 @@ func (w *watcher) begin(ctx context.Context) error {
 	}
 }
 
-// pages sends the objects of a span that are not before the place of the watcher.
+// pages sends the objects of a span that are not before the place of the watcher. While it sends one page it reads the next.
 func (w *watcher) pages(ctx context.Context, s span) error {
 	if s.from.before(w.at.at) {
 		s.from = w.at.at
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	var ahead <-chan []store.StreamPageRow
+	defer func() {
+		cancel()
+		if ahead != nil {
+			<-ahead
+		}
+	}()
 	for s.from.before(s.to) {
 		var rows []store.StreamPageRow
-		err := w.read(ctx, func(ctx context.Context, q *store.Queries) (err error) {
-			rows, err = q.StreamPage(ctx, store.StreamPageParams{
-				TargetID: w.target.id, FromResource: s.from.resource, FromKey: s.from.key, ToResource: s.to.resource, ToKey: s.to.key,
-				Most: w.hub.rows, MostBytes: readBytes,
-			})
-			return err
-		})
-		if err != nil || len(rows) == 0 {
-			return err
+		if ahead != nil {
+			rows = <-ahead
 		}
-		for _, r := range rows {
-			c := change{resource: r.Resource, key: r.Key, version: r.Version, revision: r.Revision, spec: r.Spec, hash: r.Hash}
-			if err := w.send(c.encode()); err != nil {
+		if rows == nil {
+			err := w.read(ctx, func(ctx context.Context, q *store.Queries) (err error) {
+				rows, err = q.StreamPage(ctx, w.page(s))
+				return err
+			})
+			if err != nil || len(rows) == 0 {
 				return err
 			}
 		}
 		last := rows[len(rows)-1]
 		s.from = place{last.Resource, last.Key}.after()
+		ahead = w.readAhead(ctx, s)
+		for _, r := range rows {
+			c := change{resource: r.Resource, key: r.Key, version: r.Version, revision: r.Revision, spec: r.Spec, hash: r.Hash}
+			if err := w.sendEncoded(c.appendTo, ""); err != nil {
+				return err
+			}
+		}
 		w.at.at = s.from
 		if err := w.checkpoint(); err != nil {
 			return err
@@ -99,6 +110,35 @@ func (w *watcher) pages(ctx context.Context, s span) error {
 		}
 	}
 	return nil
+}
+
+func (w *watcher) page(s span) store.StreamPageParams {
+	return store.StreamPageParams{
+		TargetID: w.target.id, FromResource: s.from.resource, FromKey: s.from.key, ToResource: s.to.resource, ToKey: s.to.key,
+		Most: w.hub.rows, MostBytes: readBytes,
+	}
+}
+
+// readAhead reads a page if nothing else waits for the slot. The channel is closed without one if it is read when it is needed.
+func (w *watcher) readAhead(ctx context.Context, s span) <-chan []store.StreamPageRow {
+	ahead := make(chan []store.StreamPageRow, 1)
+	select {
+	case w.hub.slots <- struct{}{}:
+	default:
+		close(ahead)
+		return ahead
+	}
+	go func() {
+		defer close(ahead)
+		_ = w.query(ctx, func(ctx context.Context, q *store.Queries) error {
+			rows, err := q.StreamPage(ctx, w.page(s))
+			if err == nil && len(rows) > 0 {
+				ahead <- rows
+			}
+			return err
+		})
+	}()
+	return ahead
 }
 
 // keeps sends the objects that rows want but that are not published.
@@ -170,7 +210,7 @@ func (w *watcher) catchUp(ctx context.Context) error {
 			if !w.filter.matches(c.resource, c.key) {
 				continue
 			}
-			if err := w.send(c.encode()); err != nil {
+			if err := w.sendEncoded(c.appendTo, ""); err != nil {
 				return err
 			}
 		}

@@ -99,7 +99,7 @@ func (t *target) publish(changes []change, kept func(version int64, bytes int)) 
 		if len(found) == 0 {
 			continue
 		}
-		f := frame{version: c.version, data: c.encode()}
+		f := frame{version: c.version, data: c.appendTo(nil)}
 		for _, g := range found {
 			g.frames = append(g.frames, f)
 			woken[g] = true

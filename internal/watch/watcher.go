@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 const (
@@ -31,6 +33,8 @@ type watcher struct {
 	out     output
 	stop    <-chan struct{} // closed when the process drains
 
+	frames, bytes prometheus.Counter
+
 	beat  *time.Timer
 	age   *time.Timer
 	limit <-chan time.Time
@@ -53,6 +57,7 @@ func (a again) Error() string { return a.reason }
 
 // run sends everything until the client has gone, or the stream ends with a reason.
 func (w *watcher) run(ctx context.Context) error {
+	w.frames, w.bytes = w.hub.cfg.Metrics.StreamFrames.WithLabelValues(w.target.name), w.hub.cfg.Metrics.StreamBytes.WithLabelValues(w.target.name)
 	w.age = time.NewTimer(ageMin + rand.N(ageMax-ageMin)) //nolint:gosec // no secret
 	defer w.age.Stop()
 	w.beat = time.NewTimer(pause())
@@ -209,11 +214,22 @@ func (w *watcher) sendAll(frames []frame) error {
 	return nil
 }
 
-func (w *watcher) send(data []byte) error {
-	m := w.hub.cfg.Metrics
-	m.StreamFrames.WithLabelValues(w.target.name).Inc()
-	m.StreamBytes.WithLabelValues(w.target.name).Add(float64(len(data)))
-	return w.out.frame(data, "")
+func (w *watcher) send(data []byte) error { return w.sendPlace(data, "") }
+
+// sendPlace sends a frame that has a bookmark.
+func (w *watcher) sendPlace(data []byte, bookmark string) error {
+	return w.sendEncoded(func(b []byte) []byte { return append(b, data...) }, bookmark)
+}
+
+// sendEncoded is sendPlace for what is encoded where it is written from.
+func (w *watcher) sendEncoded(encode func([]byte) []byte, bookmark string) error {
+	w.frames.Inc()
+	return w.out.frame(func(b []byte) []byte {
+		before := len(b)
+		b = encode(b)
+		w.bytes.Add(float64(len(b) - before))
+		return b
+	}, bookmark)
 }
 
 // notice sends a frame of a type and a reason at once.
@@ -224,7 +240,7 @@ func (w *watcher) notice(kind, reason string) error {
 // checkpoint sends the place of the watcher, and flushes.
 func (w *watcher) checkpoint() error {
 	c := w.target.checkpoint(w.group, w.at, w.reached)
-	return errors.Join(w.out.frame(c.data, c.text), w.out.flush())
+	return errors.Join(w.sendPlace(c.data, c.text), w.out.flush())
 }
 
 // wait returns when something has changed or the heartbeat is due, and an error when the response is to end.
