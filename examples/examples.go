@@ -13,6 +13,7 @@ import (
 
 	"github.com/pressly/goose/v3"
 
+	"github.com/pgreconciler/reconciler/examples/edge"
 	"github.com/pgreconciler/reconciler/examples/fleet"
 	"github.com/pgreconciler/reconciler/examples/prometheus"
 )
@@ -25,7 +26,7 @@ type Example struct {
 	table      string
 	seed       string
 	config     string
-	dir        string // what the directories in config begin with
+	dir        string // what the directories in config begin with; "" for none
 }
 
 // All returns every example, the default one first.
@@ -36,6 +37,7 @@ func All() []Example {
 			Name: "prometheus", migrations: prometheus.Migrations, table: prometheus.VersionTable,
 			seed: prometheus.Seed, config: prometheus.Config, dir: prometheus.Dir,
 		},
+		{Name: "edge", migrations: edge.Migrations, table: edge.VersionTable, seed: edge.Seed, config: edge.Config},
 	}
 }
 
@@ -90,9 +92,12 @@ func (e Example) Down(ctx context.Context, db *sql.DB) error {
 // Config returns a config, as YAML, for the example in this database, with targets that are directories below dir.
 // dir must exist.
 func (e Example) Config(databaseURL, dir string) (string, error) {
-	text, ok := replaceQuoted(e.config, e.dir, dir)
-	if !ok {
-		return "", fmt.Errorf("the config of example %s names no directory below %s", e.Name, e.dir)
+	text := e.config
+	if e.dir != "" {
+		var ok bool
+		if text, ok = replaceQuoted(e.config, e.dir, dir); !ok {
+			return "", fmt.Errorf("the config of example %s names no directory below %s", e.Name, e.dir)
+		}
 	}
 	lines := strings.Split(text, "\n")
 	for i, line := range lines {

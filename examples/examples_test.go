@@ -12,6 +12,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/file"
+	"github.com/pgreconciler/reconciler/internal/stream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,7 +25,7 @@ func TestFindNamesTheExamplesThatThereAre(t *testing.T) {
 		require.Equal(t, e.Name, found.Name)
 	}
 	_, err := examples.Find("flet")
-	require.EqualError(t, err, `there is no example "flet": the examples are fleet, prometheus`)
+	require.EqualError(t, err, `there is no example "flet": the examples are fleet, prometheus, edge`)
 }
 
 func TestConfig(t *testing.T) {
@@ -32,14 +33,15 @@ func TestConfig(t *testing.T) {
 	targets := map[string]map[string]string{ // name of a target -> its directory below the given one
 		"fleet":      {"eu-west": "/eu-west", "us-east": "/us-east", "ap-south": "/ap-south"},
 		"prometheus": {"prometheus": ""},
+		"edge":       {},
 	}
 
 	t.Run("IsValidAsItStandsInTheRepository", func(t *testing.T) {
 		t.Parallel()
 		for name, want := range targets {
-			cfg, err := config.Load(config.LoadOptions{Path: filepath.Join(name, "reconciler.yaml"), Registry: driver.Registry{file.Kind()}})
+			cfg, err := config.Load(config.LoadOptions{Path: filepath.Join(name, "reconciler.yaml"), Registry: driver.Registry{file.Kind(), stream.Kind()}})
 			require.NoError(t, err)
-			require.Len(t, cfg.Targets, len(want), name)
+			require.Len(t, cfg.Targets, max(1, len(want)), name)
 		}
 	})
 
@@ -52,11 +54,14 @@ func TestConfig(t *testing.T) {
 			require.NoError(t, err)
 			path := filepath.Join(t.TempDir(), "reconciler.yaml")
 			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-			cfg, err := config.Load(config.LoadOptions{Path: path, Registry: driver.Registry{file.Kind()}})
+			cfg, err := config.Load(config.LoadOptions{Path: path, Registry: driver.Registry{file.Kind(), stream.Kind()}})
 			require.NoError(t, err, text)
 			require.Equal(t, database, cfg.DatabaseURL.Reveal())
 			got := map[string]string{}
 			for _, target := range cfg.Targets {
+				if target.Driver == "stream" {
+					continue
+				}
 				require.Equal(t, "file", target.Driver)
 				got[target.Name], _ = target.Options["dir"].(string)
 			}

@@ -45,7 +45,7 @@ func (a *app) devCommand() *cobra.Command {
 			"if wanted, seed.sql. Targets of the driver file are put below a directory for temporary files.",
 		Args: a.args(0, 0),
 	}
-	cmd.Flags().StringVar(&opts.example, "example", "fleet", "`NAME` of an example (fleet, prometheus) or directory")
+	cmd.Flags().StringVar(&opts.example, "example", "fleet", "`NAME` of an example (fleet, prometheus, edge) or directory")
 	cmd.Flags().StringVar(&opts.image, "image", "", "Docker `IMAGE` of PostgreSQL to use, even where local binaries are")
 	cmd.Flags().BoolVar(&opts.keep, "keep", false, "leave the database's directory and the files when it ends")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -138,14 +138,12 @@ func (a *app) runDev(ctx context.Context, db *devdb.Server, example devExample) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	events := newEventPrinter(a.stdout)
-	defer events.close() // after the server has ended
-	address := ""
+	defer events.close()             // after the server has ended
+	addresses := map[string]string{} // by key of the config
 	process := server.New(server.Options{
 		Config: cfg, Drivers: drivers, Version: version, Events: events.take,
 		Logger: newLogger(a.stderr, config.Log{Level: config.LogWarn}), Listening: func(key, at string) {
-			if key == "listen" {
-				address = at
-			}
+			addresses[key] = at
 		},
 	})
 	ended := make(chan error, 1)
@@ -159,7 +157,8 @@ func (a *app) runDev(ctx context.Context, db *devdb.Server, example devExample) 
 	}()
 	if err := a.awaitFirstSync(ctx, cfg, ended); err == nil {
 		events.summarize()
-		a.invite(db, file, address)
+		a.invite(db, file, addresses["listen"])
+		a.inviteToStreams(cfg, addresses["streams.listen"])
 	}
 	events.live()
 	err = <-ended
@@ -207,6 +206,15 @@ func (a *app) awaitFirstSync(ctx context.Context, cfg *config.Config, ended chan
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(devPause):
+		}
+	}
+}
+
+// inviteToStreams shows how to follow each stream that is served.
+func (a *app) inviteToStreams(cfg *config.Config, address string) {
+	for _, t := range cfg.Targets {
+		if t.Driver == "stream" && address != "" {
+			a.say("Follow the stream %s:\n  curl -N 'http://%s/v1/targets/%s/objects?watch=true'\n", t.Name, address, t.Name)
 		}
 	}
 }

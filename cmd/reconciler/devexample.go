@@ -69,8 +69,18 @@ func (b builtIn) configure(databaseURL, dir string) (*config.Config, string, err
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, "", fmt.Errorf("write the configuration: %w", err)
 	}
-	cfg, err := config.Load(config.LoadOptions{Path: file, Overrides: map[string]string{"listen": devListen}})
+	cfg, err := loadDev(file, map[string]string{"listen": devListen})
 	return cfg, file, err
+}
+
+// loadDev loads a configuration, with a free port for streams if they are served.
+func loadDev(file string, overrides map[string]string) (*config.Config, error) {
+	cfg, err := config.Load(config.LoadOptions{Path: file, Overrides: overrides})
+	if err != nil || cfg.Streams.Listen == "" {
+		return cfg, err
+	}
+	overrides["streams.listen"] = devListen
+	return config.Load(config.LoadOptions{Path: file, Overrides: overrides})
 }
 
 // directory is a person's own example.
@@ -109,10 +119,8 @@ func (d directory) migrate(ctx context.Context, db *sql.DB) error {
 }
 
 func (d directory) configure(databaseURL, dir string) (*config.Config, string, error) {
-	cfg, err := config.Load(config.LoadOptions{
-		Path:      filepath.Join(string(d), config.DefaultFile),
-		Overrides: map[string]string{"listen": devListen, "pprof_listen": "off", "database_url": databaseURL, "direct_url": databaseURL},
-	})
+	cfg, err := loadDev(filepath.Join(string(d), config.DefaultFile),
+		map[string]string{"listen": devListen, "pprof_listen": "off", "database_url": databaseURL, "direct_url": databaseURL})
 	if err != nil {
 		return nil, "", err
 	}

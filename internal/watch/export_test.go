@@ -16,5 +16,12 @@ func (h *Hub) Watched() (targets, groups, watchers int) {
 // Read reads the tokens again.
 func (a *Access) Read() error { return a.read() }
 
-// Kept returns the bytes of frames that the hub keeps.
-func (h *Hub) Kept() int { return h.bytes }
+// Era returns how often versions of a stream have lost their meaning, as far as the hub has seen.
+func (h *Hub) Era(name string) int64 {
+	h.mu.Lock()
+	t := h.targets[name]
+	h.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.state.era
+}

@@ -221,6 +221,9 @@ func (h *Handler) objects(w http.ResponseWriter, r *http.Request, g *grant) {
 		return
 	}
 	watching.out = newOutput(w, r, watching.follow)
+	if r.Method == http.MethodHead {
+		return
+	}
 	if watching.run(r.Context()) == nil {
 		_ = watching.out.close() // else the client has gone
 	}

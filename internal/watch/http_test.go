@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -72,6 +73,11 @@ func TestBadRequests(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, 405, response.StatusCode)
+	response, err = http.Head(b.server.URL + objects + "?watch=true")
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, 200, response.StatusCode)
+	require.Eventually(t, func() bool { _, _, watchers := b.hub.Watched(); return watchers == 0 }, deadline, 10*time.Millisecond, "HEAD watches nothing")
 }
 
 func TestTargetsAreListed(t *testing.T) {

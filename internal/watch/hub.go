@@ -279,6 +279,7 @@ func (h *Hub) admit(t *target, w *watcher) bool {
 		return false
 	}
 	w.group = t.groups.join(w.filter, t.state.head)
+	w.sent.Store(t.state.head) // until it is known where it begins
 	t.watchers[w] = struct{}{}
 	if len(t.watchers) == 1 {
 		signal(h.counted)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -218,6 +219,60 @@ func BenchmarkDeletes(b *testing.B) {
 		}
 		b.ReportMetric(deletes.Seconds()/applies.Seconds(), "deletes/applies")
 		b.ReportMetric(rows/applies.Seconds(), "applies/s")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// BenchmarkResumes has watchers come back at once, as after the restart of a process.
+func BenchmarkResumes(b *testing.B) {
+	bed := setupBench(b)
+	bed.apply(`1`, "a")
+	bed.complete()
+	f := bed.follow()
+	f.until("end_of_snapshot")
+	bed.apply(`2`, "a")
+	for b.Loop() {
+		start, sent := time.Now(), bed.sent()
+		conns := dial(b, bed.server, objects+"?watch=true&since="+f.bookmark, watching)
+		until(func() bool { return bed.sent() >= sent+2*watching }) // object, checkpoint
+		b.ReportMetric(time.Since(start).Seconds(), "s/8000")
+		b.ReportMetric(0, "ns/op")
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}
+}
+
+// BenchmarkStuckReader compares the time from a change to a watcher with and without others that read nothing.
+func BenchmarkStuckReader(b *testing.B) {
+	bed := setupBench(b)
+	bed.complete()
+	f := bed.follow()
+	f.until("end_of_snapshot")
+	quantiles := func() (took []time.Duration) {
+		for i := range 500 {
+			spec := `"` + fmt.Sprintf("%0*d", 10_000, i) + `"`
+			start := time.Now()
+			bed.apply(spec, "a")
+			for {
+				if next, _ := f.next(); next.Type == "upsert" {
+					break
+				}
+			}
+			took = append(took, time.Since(start))
+		}
+		slices.Sort(took)
+		return took
+	}
+	for b.Loop() {
+		alone := quantiles()
+		conns := dial(b, bed.server, objects+"?watch=true", 10)
+		beside := quantiles()
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+		b.ReportMetric(beside[495].Seconds()/alone[495].Seconds(), "p99-beside/alone")
+		b.ReportMetric(beside[250].Seconds()/alone[250].Seconds(), "p50-beside/alone")
 		b.ReportMetric(0, "ns/op")
 	}
 }

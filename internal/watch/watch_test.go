@@ -151,6 +151,15 @@ func TestBookmarksThatMeanNothingAreReset(t *testing.T) {
 	resumed := func(bookmark string, params ...string) []string {
 		return b.follow(append(params, "since", bookmark, "watch", "")...).rest()
 	}
+	b.follow() // so that the hub does not forget the stream
+	// later changes the stream, and waits until the hub has seen it.
+	later := func(sql string, args ...any) {
+		t.Helper()
+		era := b.hub.Era("eu")
+		b.db.Exec(t, sql, args...)
+		b.hub.Wake()
+		require.Eventually(t, func() bool { return b.hub.Era("eu") > era }, deadline, time.Millisecond)
+	}
 	old := begin()
 	require.Equal(t, []string{"reset scope", "a=1", "end_of_snapshot"}, resumed(old, "resource", "app", "prefix", "a"))
 
@@ -161,19 +170,16 @@ func TestBookmarksThatMeanNothingAreReset(t *testing.T) {
 	require.Empty(t, resumed(begin()), "one that has read the tombstone misses nothing, though its version is gone")
 
 	ahead := begin()
-	b.db.Exec(t, `UPDATE reconciler.streams SET floor = 0; UPDATE reconciler.published SET version = 1 WHERE key = 'a'; DELETE FROM reconciler.published WHERE key <> 'a'`)
+	later(`UPDATE reconciler.streams SET floor = 0; UPDATE reconciler.published SET version = 1 WHERE key = 'a'; DELETE FROM reconciler.published WHERE key <> 'a'`)
 	require.Equal(t, []string{"reset unknown", "a=1", "end_of_snapshot"}, resumed(ahead), "a version that there is not")
 
 	now := begin()
-	b.db.Exec(t, `SELECT reconciler.start_over('restored')`)
-	b.db.Exec(t, `UPDATE reconciler.streams SET complete = true`)
-	b.hub.Wake()
+	later(`SELECT reconciler.start_over('restored'); UPDATE reconciler.streams SET complete = true`)
 	require.Equal(t, []string{"reset restored", "a=1", "end_of_snapshot"}, resumed(now))
 
 	now = begin()
-	b.db.Exec(t, `DELETE FROM reconciler.streams`)
-	b.db.Exec(t, `INSERT INTO reconciler.streams (target_id, history, complete) VALUES ($1, '1 day', true)`, b.target)
-	require.Equal(t, []string{"reset unknown", "end_of_snapshot"}, resumed(now))
+	later(`UPDATE reconciler.streams SET id = gen_random_uuid()`)
+	require.Equal(t, []string{"reset unknown", "a=1", "end_of_snapshot"}, resumed(now))
 }
 
 // A restore while somebody watches: the watcher keeps what it has until the new epoch is complete.
@@ -301,6 +307,23 @@ func TestDrainingClosesResponses(t *testing.T) {
 	f.until("end_of_snapshot")
 	b.drain()
 	require.Equal(t, []string{"closed draining"}, f.rest())
+}
+
+// While the database does not answer, watchers wait and are told so.
+func TestDatabaseThatDoesNotAnswerIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply(`1`, "a")
+	b.complete()
+	live := b.follow()
+	live.until("end_of_snapshot")
+	b.db.Exec(t, `ALTER TABLE reconciler.published RENAME TO gone`)
+	f := b.follow()
+	require.Equal(t, []string{"waiting database"}, f.until("waiting database"))
+	b.db.Exec(t, `ALTER TABLE reconciler.gone RENAME TO published`)
+	require.Contains(t, f.until("end_of_snapshot"), "a=1")
+	b.apply(`2`, "a")
+	require.Equal(t, []string{"a=2"}, live.until("a=2"))
 }
 
 // Long polling: the response ends by itself, at a bookmark.
