@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -101,7 +102,11 @@ func TestResumeAtEveryBookmark(t *testing.T) {
 		}
 		again := b.follow("since", f.bookmark)
 		if cut < 9 {
-			for _, text := range again.until("end_of_snapshot") {
+			rest := again.until("end_of_snapshot")
+			if cut == 3 {
+				require.Equal(t, "c=1", rest[0], "a page that was sent with its checkpoint is not sent again")
+			}
+			for _, text := range rest {
 				if !slices.Contains(seen, text) && text != "end_of_snapshot" {
 					seen = append(seen, text)
 				}
@@ -190,12 +195,54 @@ func TestWatchersBeginAgainAfterARestore(t *testing.T) {
 	b.complete()
 	f := b.follow()
 	f.until("end_of_snapshot")
-	b.db.Exec(t, `SELECT reconciler.start_over('restored')`)
+	b.apply(`1`, "b")
+	b.apply(`1`, "lost")
+	f.until("lost=1")
+	b.db.Exec(t, `DELETE FROM reconciler.published WHERE key = 'lost'; SELECT reconciler.start_over('restored')`)
 	b.hub.Wake()
 	require.Equal(t, []string{"reset restored", "waiting incomplete"}, f.until("waiting incomplete"))
 	b.db.Exec(t, `UPDATE reconciler.streams SET complete = true`)
 	b.hub.Wake()
-	require.Equal(t, []string{"a=1", "end_of_snapshot"}, f.until("end_of_snapshot"))
+	require.Equal(t, []string{"a=1", "b=1", "end_of_snapshot"}, f.until("end_of_snapshot"))
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
+		SELECT target_id, resource, 'c', version + 5, revision, spec, hash FROM reconciler.published WHERE key = 'b'`)
+	b.hub.Wake()
+	require.Equal(t, []string{"c=1"}, f.until("c=1"), "and nothing of before the restore")
+}
+
+// S6: a watcher that reads nothing holds nobody up, has nothing kept for it, and gets what it missed from the table.
+func TestStuckWatcherReadsTheTable(t *testing.T) {
+	t.Parallel()
+	b := setup(t, small(50, 1000)) // fewer bytes than one change
+	b.complete()
+	stuck, live := b.follow(), b.follow()
+	live.until("end_of_snapshot")
+	const changes, size = 80, 200_000 // more than the kernel takes for a connection
+	var want []string
+	for i := range changes {
+		key := fmt.Sprintf("k%03d", i)
+		b.apply(`"`+strings.Repeat("x", size)+`"`, key)
+		want = append(want, key)
+		for {
+			if next, ok := live.next(); !ok || next.Key == key {
+				break
+			}
+		}
+	}
+	b.apply(`1`, "last")
+	live.until("last=1")
+	var got []string
+	for {
+		next, ok := stuck.next()
+		require.True(t, ok)
+		if next.Key == "last" {
+			break
+		}
+		if next.Type == "upsert" && !slices.Contains(got, next.Key) {
+			got = append(got, next.Key)
+		}
+	}
+	require.Equal(t, want, got)
 }
 
 // S1, S2: whatever watchers read from, list, table or snapshot: versions of an object never go back, and in the end each has what
