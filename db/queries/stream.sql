@@ -29,15 +29,19 @@ SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.ta
 -- What each stream has published after a version, in the order of versions: at most so many rows and bytes of each, but always
 -- one. A stream without any has one row with version 0, and a stream that is gone has one with an empty id. Bounds, position and
 -- objects are of one snapshot. Everything that is NULL is '' or 0 here; hash and spec of a tombstone are ''.
-SELECT w.target_id::int AS target_id, coalesce(s.id::text, '')::text AS stream, coalesce(s.epoch::text, '')::text AS epoch,
-    coalesce(s.complete, false)::boolean AS complete, coalesce(s.floor, 0)::bigint AS floor,
-    greatest(s.floor, (SELECT x.version FROM reconciler.published x WHERE x.target_id = w.target_id ORDER BY x.version DESC LIMIT 1), 0)::bigint AS head,
-    coalesce((SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = w.target_id ORDER BY c.id DESC LIMIT 1), 0)::bigint AS reached,
+WITH w AS MATERIALIZED (
+    SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
+        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id ORDER BY x.version DESC LIMIT 1) AS newest,
+        (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id ORDER BY c.id DESC LIMIT 1) AS reached
+    FROM (SELECT unnest(sqlc.arg(target_ids)::int[]) AS target_id, unnest(sqlc.arg(afters)::bigint[]) AS after) AS u
+    LEFT JOIN reconciler.streams s ON s.target_id = u.target_id
+)
+SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream, coalesce(w.epoch::text, '')::text AS epoch,
+    coalesce(w.complete, false)::boolean AS complete, coalesce(w.floor, 0)::bigint AS floor,
+    greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
     coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key, coalesce(p.version, 0)::bigint AS version,
     coalesce(p.revision, 0)::bigint AS revision, coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
-FROM (SELECT unnest(sqlc.arg(target_ids)::int[]) AS target_id, unnest(sqlc.arg(afters)::bigint[]) AS after) AS w
-LEFT JOIN reconciler.streams s ON s.target_id = w.target_id
-LEFT JOIN LATERAL (
+FROM w LEFT JOIN LATERAL (
     SELECT n.* FROM (
         SELECT m.*, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
             SELECT o.* FROM reconciler.published o
@@ -60,11 +64,12 @@ ORDER BY p.resource, p.key;
 
 -- name: StreamUnsettled :many
 -- A page of the objects of a resource that rows want in a target, but that are not settled and not published, from a key on.
+-- Whether one is published is looked up by its key, whatever the planner expects.
 SELECT l.key, coalesce(l.held_by, l.state::text)::text AS reason
 FROM reconciler.ledger l
 WHERE l.target_id = sqlc.arg(target_id)::int AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = sqlc.arg(resource)::text)
   AND l.key >= sqlc.arg(from_key)::text COLLATE "C" AND l.state <> 'applied' AND l.wanted
-  AND NOT EXISTS (SELECT FROM reconciler.published p WHERE p.target_id = l.target_id AND p.resource = sqlc.arg(resource)::text AND p.key = l.key AND p.spec IS NOT NULL)
+  AND (SELECT p.spec IS NOT NULL FROM reconciler.published p WHERE p.target_id = l.target_id AND p.resource = sqlc.arg(resource)::text AND p.key = l.key) IS NOT TRUE
 ORDER BY l.key LIMIT sqlc.arg(most)::int;
 
 -- name: StreamObject :one

@@ -68,6 +68,12 @@ func WalkSession() map[string]string {
 	return settings
 }
 
+// WatchSession are the settings of a session that reads streams: their tables begin empty, and nothing may be read twice because
+// the planner does not know yet how much is in them. Through a pooler, Walk does the same.
+func WatchSession() map[string]string {
+	return map[string]string{"enable_seqscan": "off", "enable_bitmapscan": "off"}
+}
+
 // Connect opens one connection. Where the URL turns out to lead through a pooler, it goes on as with Options.Simple.
 func Connect(ctx context.Context, url string, opts Options) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(url)

@@ -28,7 +28,7 @@ func (s *Server) openStreams(ctx context.Context, pooled bool) (err error) {
 		return nil
 	}
 	s.streams, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
-		Name: "reconciler " + s.name + " streams", MaxConns: watch.Conns, Simple: pooled, Fleet: s.fleet,
+		Name: "reconciler " + s.name + " streams", MaxConns: watch.Conns, Simple: pooled, Fleet: s.fleet, Settings: database.WatchSession(),
 	})
 	if err != nil {
 		return err
@@ -53,8 +53,12 @@ func (s *Server) serveStreams(ctx context.Context, w *web) error {
 	if s.streams == nil {
 		return nil
 	}
+	var db store.DBTX = s.streams
+	if database.Pooled(s.streams.Config().ConnConfig) {
+		db = database.Walk(s.streams)
+	}
 	s.hub = watch.NewHub(watch.Config{
-		Pool: s.streams, Instance: s.instance, Metrics: s.metrics, Loops: s.loops, Published: s.listener.Subscribe(outbox.ChannelPublished),
+		DB: db, Instance: s.instance, Metrics: s.metrics, Loops: s.loops, Published: s.listener.Subscribe(outbox.ChannelPublished),
 	})
 	addr := s.opts.Config.Streams.Listen
 	var configured []string

@@ -56,28 +56,32 @@ func (q *Queries) PublishedPage(ctx context.Context, arg PublishedPageParams) ([
 }
 
 const streamChanges = `-- name: StreamChanges :many
-SELECT w.target_id::int AS target_id, coalesce(s.id::text, '')::text AS stream, coalesce(s.epoch::text, '')::text AS epoch,
-    coalesce(s.complete, false)::boolean AS complete, coalesce(s.floor, 0)::bigint AS floor,
-    greatest(s.floor, (SELECT x.version FROM reconciler.published x WHERE x.target_id = w.target_id ORDER BY x.version DESC LIMIT 1), 0)::bigint AS head,
-    coalesce((SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = w.target_id ORDER BY c.id DESC LIMIT 1), 0)::bigint AS reached,
+WITH w AS MATERIALIZED (
+    SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
+        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id ORDER BY x.version DESC LIMIT 1) AS newest,
+        (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id ORDER BY c.id DESC LIMIT 1) AS reached
+    FROM (SELECT unnest($3::int[]) AS target_id, unnest($4::bigint[]) AS after) AS u
+    LEFT JOIN reconciler.streams s ON s.target_id = u.target_id
+)
+SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream, coalesce(w.epoch::text, '')::text AS epoch,
+    coalesce(w.complete, false)::boolean AS complete, coalesce(w.floor, 0)::bigint AS floor,
+    greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
     coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key, coalesce(p.version, 0)::bigint AS version,
     coalesce(p.revision, 0)::bigint AS revision, coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
-FROM (SELECT unnest($1::int[]) AS target_id, unnest($2::bigint[]) AS after) AS w
-LEFT JOIN reconciler.streams s ON s.target_id = w.target_id
-LEFT JOIN LATERAL (
+FROM w LEFT JOIN LATERAL (
     SELECT n.target_id, n.resource, n.key, n.version, n.revision, n.spec, n.hash, n.at, n.before FROM (
         SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
             SELECT o.target_id, o.resource, o.key, o.version, o.revision, o.spec, o.hash, o.at FROM reconciler.published o
-            WHERE o.target_id = w.target_id AND o.version > w.after ORDER BY o.version LIMIT $3::int) AS m) AS n
-    WHERE n.before IS NULL OR n.before < $4::bigint) AS p ON true
+            WHERE o.target_id = w.target_id AND o.version > w.after ORDER BY o.version LIMIT $1::int) AS m) AS n
+    WHERE n.before IS NULL OR n.before < $2::bigint) AS p ON true
 ORDER BY w.target_id, p.version
 `
 
 type StreamChangesParams struct {
-	TargetIds []int32
-	Afters    []int64
 	Most      int32
 	MostBytes int64
+	TargetIds []int32
+	Afters    []int64
 }
 
 type StreamChangesRow struct {
@@ -101,10 +105,10 @@ type StreamChangesRow struct {
 // objects are of one snapshot. Everything that is NULL is ” or 0 here; hash and spec of a tombstone are ”.
 func (q *Queries) StreamChanges(ctx context.Context, arg StreamChangesParams) ([]StreamChangesRow, error) {
 	rows, err := q.db.Query(ctx, streamChanges,
-		arg.TargetIds,
-		arg.Afters,
 		arg.Most,
 		arg.MostBytes,
+		arg.TargetIds,
+		arg.Afters,
 	)
 	if err != nil {
 		return nil, err
@@ -395,7 +399,7 @@ SELECT l.key, coalesce(l.held_by, l.state::text)::text AS reason
 FROM reconciler.ledger l
 WHERE l.target_id = $1::int AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = $2::text)
   AND l.key >= $3::text COLLATE "C" AND l.state <> 'applied' AND l.wanted
-  AND NOT EXISTS (SELECT FROM reconciler.published p WHERE p.target_id = l.target_id AND p.resource = $2::text AND p.key = l.key AND p.spec IS NOT NULL)
+  AND (SELECT p.spec IS NOT NULL FROM reconciler.published p WHERE p.target_id = l.target_id AND p.resource = $2::text AND p.key = l.key) IS NOT TRUE
 ORDER BY l.key LIMIT $4::int
 `
 
@@ -412,6 +416,7 @@ type StreamUnsettledRow struct {
 }
 
 // A page of the objects of a resource that rows want in a target, but that are not settled and not published, from a key on.
+// Whether one is published is looked up by its key, whatever the planner expects.
 func (q *Queries) StreamUnsettled(ctx context.Context, arg StreamUnsettledParams) ([]StreamUnsettledRow, error) {
 	rows, err := q.db.Query(ctx, streamUnsettled,
 		arg.TargetID,

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -21,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
@@ -70,11 +72,14 @@ func setupBench(t testing.TB, change ...func(*watch.Hub)) *bed {
 	b.query(`SELECT id FROM reconciler.resources`, &b.resource)
 
 	b.metrics = metrics.New(prometheus.NewRegistry())
-	pool, err := pgxpool.New(t.Context(), b.db.URL)
+	cfg, err := pgxpool.ParseConfig(b.db.URL)
+	require.NoError(t, err)
+	maps.Copy(cfg.ConnConfig.RuntimeParams, database.WatchSession())
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	b.hub = watch.NewHub(watch.Config{
-		Pool: pool, Instance: instance, Metrics: b.metrics, Loops: loop.New(slog.New(slog.DiscardHandler), b.metrics), Published: make(chan struct{}),
+		DB: pool, Instance: instance, Metrics: b.metrics, Loops: loop.New(slog.New(slog.DiscardHandler), b.metrics), Published: make(chan struct{}),
 	})
 	for _, c := range change {
 		c(b.hub)

@@ -123,7 +123,7 @@ func (h *Handler) targets(w http.ResponseWriter, r *http.Request, g *grant) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
-	names, err := store.New(h.hub.cfg.Pool).StreamNames(ctx)
+	names, err := store.New(h.hub.cfg.DB).StreamNames(ctx)
 	if err != nil {
 		h.fail(w, "", err)
 		return
@@ -147,7 +147,7 @@ func (h *Handler) object(w http.ResponseWriter, r *http.Request, g *grant) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
-	queries := store.New(h.hub.cfg.Pool)
+	queries := store.New(h.hub.cfg.DB)
 	id, err := queries.StreamFind(ctx, storable(target))
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = ErrUnknown

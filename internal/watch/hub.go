@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/loop"
@@ -49,8 +48,8 @@ var ErrUnknown = errors.New("no such stream")
 
 // Config is what a Hub is made from. All fields are required.
 type Config struct {
-	Pool     *pgxpool.Pool // at least Conns connections
-	Instance string        // id of the process
+	DB       store.DBTX // a pool of Conns connections, whose statements walk indexes: see database.WatchSession
+	Instance string     // id of the process
 	Metrics  *metrics.Metrics
 	Loops    *loop.Monitor
 	// Published receives when another process has published something.
@@ -146,7 +145,7 @@ func (h *Hub) read(ctx context.Context) (more bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	rows, err := store.New(h.cfg.Pool).StreamChanges(ctx, params)
+	rows, err := store.New(h.cfg.DB).StreamChanges(ctx, params)
 	if err != nil {
 		return false, err
 	}
@@ -301,7 +300,7 @@ func (h *Hub) find(ctx context.Context, name string) (*target, error) {
 	if t != nil {
 		return t, nil
 	}
-	id, err := store.New(h.cfg.Pool).StreamFind(ctx, name)
+	id, err := store.New(h.cfg.DB).StreamFind(ctx, name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrUnknown
 	}
@@ -334,7 +333,7 @@ func (h *Hub) count(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	err := store.New(h.cfg.Pool).StreamWatch(ctx, params)
+	err := store.New(h.cfg.DB).StreamWatch(ctx, params)
 	if ctx.Err() == nil {
 		h.cfg.Loops.Loop(loop.Watchers, "").Done(database.Explain(err))
 	}

@@ -246,6 +246,9 @@ func (w *watcher) changes(ctx context.Context, after int64) (b bounds, changes [
 // read reads from the database when it is this watcher's turn, and again while the database does not answer.
 func (w *watcher) read(ctx context.Context, query func(context.Context, *store.Queries) error) error {
 	for {
+		if err := w.ending(); err != nil {
+			return err
+		}
 		if err := w.turn(ctx); err != nil {
 			return err
 		}
@@ -270,7 +273,7 @@ func (w *watcher) query(ctx context.Context, query func(context.Context, *store.
 	defer func() { <-w.hub.slots }()
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	return query(ctx, store.New(w.hub.cfg.Pool))
+	return query(ctx, store.New(w.hub.cfg.DB))
 }
 
 // turn waits for a slot. Snapshots and watchers that are behind share a few, so that they cannot delay the others.

@@ -184,18 +184,27 @@ func (w *watcher) live(ctx context.Context) error {
 
 // check ends what the stream does not carry on.
 func (w *watcher) check(s state) error {
-	select {
-	case <-w.grant.revoked:
-		return ended{closedRevoked}
-	default:
-	}
 	switch {
+	case w.ending() != nil:
+		return w.ending()
 	case s.gone:
 		return ended{closedReleased}
 	case s.era != w.era:
 		return again{resetRestored}
 	}
 	return nil
+}
+
+// ending returns why the response is to end, also in the middle of a long snapshot.
+func (w *watcher) ending() error {
+	select {
+	case <-w.grant.revoked:
+		return ended{closedRevoked}
+	case <-w.stop:
+		return ended{closedDraining}
+	default:
+		return nil
+	}
 }
 
 // advance notes that everything up to a version was sent.
