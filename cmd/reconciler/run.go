@@ -54,7 +54,7 @@ func (a *app) run(cmd *cobra.Command) error {
 		}
 	}
 	opts := a.loadOptions()
-	opts.ReadTokens = true
+	opts.ReadStreams = true
 	cfg, drivers, err := config.LoadAndOpen(opts, driver.Env{Getenv: a.getenv, Logger: logger})
 	if bad := a.problems.Err(err, helpHint(cmd)); bad != nil {
 		a.closeAll(ctx, drivers)

@@ -21,8 +21,8 @@ type LoadOptions struct {
 	Overrides map[string]string
 	// Registry holds the drivers that targets may name. nil means that their names are not checked.
 	Registry driver.Registry
-	// ReadTokens has LoadAndOpen read the tokens of streams, too. Commands that serve none do without the files.
-	ReadTokens bool
+	// ReadStreams has LoadAndOpen read the tokens and the certificate of streams, too. Commands that serve none do without the files.
+	ReadStreams bool
 }
 
 // Load reads, merges and checks everything but the drivers' options. The error is an *Error with all problems.

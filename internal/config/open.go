@@ -19,8 +19,8 @@ func LoadAndOpen(opts LoadOptions, env driver.Env) (*Config, map[string]driver.D
 	l := load(opts)
 	l.cfg.checkDatabase(&l.problems)
 	drivers := l.cfg.openTargets(opts.Registry, env, l.closed, &l.problems)
-	if opts.ReadTokens {
-		l.cfg.openTokens(env, &l.problems)
+	if opts.ReadStreams {
+		l.cfg.openStreams(env, &l.problems)
 	}
 	if err := l.problems.err(); err != nil {
 		closeAll(drivers)

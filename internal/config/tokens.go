@@ -1,6 +1,7 @@
 package config
 
 import (
+	"crypto/tls"
 	"fmt"
 	"os"
 	"slices"
@@ -155,8 +156,13 @@ func (l *loader) checkTokenTargets() {
 	}
 }
 
-// openTokens reads every token once, so that what is wrong with one is known before anything starts.
-func (c *Config) openTokens(env driver.Env, p *problems) {
+// openStreams reads the certificate and every token once, so that what is wrong with one is known before anything starts.
+func (c *Config) openStreams(env driver.Env, p *problems) {
+	if s := c.Streams; s.TLSCertFile != "" && s.TLSKeyFile != "" {
+		if _, err := tls.LoadX509KeyPair(s.TLSCertFile, s.TLSKeyFile); err != nil {
+			p.add(c.origins["streams.tls_cert_file"], "streams.tls_cert_file", "cannot be used: %v", err)
+		}
+	}
 	owners := map[string]string{}
 	for i, t := range c.Streams.Tokens {
 		if (t.File == "") == (t.Env == "") {

@@ -25,7 +25,7 @@ targets:
   - {name: us, driver: stream, options: {dir: x}}
   - {name: files, driver: dir, options: {dir: x}}
 `)
-	opts.Registry, opts.ReadTokens = streamRegistry(), true
+	opts.Registry, opts.ReadStreams = streamRegistry(), true
 	cfg, drivers, err := LoadAndOpen(opts, driver.Env{Getenv: getenv})
 	closeAll(drivers)
 	if err == nil {
@@ -40,9 +40,7 @@ func TestTokensAreRead(t *testing.T) {
 	first, second := strings.Repeat("a", 16), strings.Repeat("b", 64)
 	require.NoError(t, os.WriteFile(file, []byte(first+"\n"+second+"\n"), 0o600))
 	cfg, problems := openText(t, `streams:
-  listen: 0.0.0.0:8081
-  tls_cert_file: cert
-  tls_key_file: key
+  listen: 127.0.0.1:8081
   tokens:
     - {name: eu, token_file: `+file+`, targets: [eu, us], resources: [app]}
     - {name: us, token_env: US_TOKEN, targets: [us]}
@@ -69,6 +67,7 @@ func TestBadStreamsAreReported(t *testing.T) {
 		"NoTLSBeyondLoopback":    {"streams: {listen: ':8081', tokens: [{name: eu, token_file: " + good + ", targets: [eu]}]}", `reconciler.yaml:2:19: streams.listen: ":8081" is beyond the loopback interface, where streams need tokens, tls_cert_file and tls_key_file: else everyone who can connect reads every spec`},
 		"HalfTLS":                {"streams: {tls_cert_file: a}", `reconciler.yaml:2:26: streams: needs both tls_cert_file and tls_key_file, or neither`},
 		"AddressOfListen":        {"streams: {listen: 127.0.0.1:7433}", `reconciler.yaml:2:19: streams.listen: is the address of listen or pprof_listen; give streams one of their own, or "off"`},
+		"BadCertificate":         {"streams: {tls_cert_file: /nonexistent, tls_key_file: /nonexistent}", `streams.tls_cert_file: cannot be used: open /nonexistent: no such file or directory`},
 		"NoList":                 {"streams: {tokens: {name: eu}}", `reconciler.yaml:2:19: streams.tokens: must be a list with one mapping for each token (- name: ...), not a mapping`},
 		"NoMapping":              {"streams: {tokens: [eu]}", `reconciler.yaml:2:20: streams.tokens[0]: must be a mapping with the keys name, token_file and targets, not a string`},
 		"UnknownKey":             {"streams: {tokens: [{name: eu, token_fiel: " + good + ", token_env: A, targets: [eu]}]}", `reconciler.yaml:2:31: streams.tokens[0].token_fiel: unknown key; did you mean "token_file"?` + "\n" + `reconciler.yaml:2:1: streams.tokens[0].token_env: the variable A is not set`},

@@ -123,7 +123,11 @@ func (h *Handler) targets(w http.ResponseWriter, r *http.Request, g *grant) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
-	names, err := store.New(h.hub.cfg.DB).StreamNames(ctx)
+	var names []string
+	err := h.hub.ask(ctx, func(q *store.Queries) (err error) {
+		names, err = q.StreamNames(ctx)
+		return err
+	})
 	if err != nil {
 		h.fail(w, "", err)
 		return
@@ -147,16 +151,18 @@ func (h *Handler) object(w http.ResponseWriter, r *http.Request, g *grant) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
-	queries := store.New(h.hub.cfg.DB)
-	id, err := queries.StreamFind(ctx, storable(target))
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = ErrUnknown
-	}
-	if err != nil {
-		h.fail(w, target, err)
-		return
-	}
-	row, err := queries.StreamObject(ctx, store.StreamObjectParams{TargetID: id, Resource: storable(resource), Key: storable(key)})
+	var row store.StreamObjectRow
+	err := h.hub.ask(ctx, func(q *store.Queries) error {
+		id, err := q.StreamFind(ctx, storable(target))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return ErrUnknown
+		}
+		if err != nil {
+			return err
+		}
+		row, err = q.StreamObject(ctx, store.StreamObjectParams{TargetID: id, Resource: storable(resource), Key: storable(key)})
+		return err
+	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		refuse(w, http.StatusNotFound, fmt.Sprintf("target %q has no published object %s/%s", target, resource, key))
 		return

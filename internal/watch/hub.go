@@ -293,6 +293,17 @@ func (h *Hub) leave(t *target, w *watcher) {
 	t.groups.leave(w.group)
 }
 
+// ask runs a query of a request on one of the connections that requests share, so that the hub always has one of its own.
+func (h *Hub) ask(ctx context.Context, query func(q *store.Queries) error) error {
+	select {
+	case h.slots <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-h.slots }()
+	return query(store.New(h.cfg.DB))
+}
+
 func (h *Hub) find(ctx context.Context, name string) (*target, error) {
 	h.mu.Lock()
 	t := h.targets[name]
@@ -300,7 +311,11 @@ func (h *Hub) find(ctx context.Context, name string) (*target, error) {
 	if t != nil {
 		return t, nil
 	}
-	id, err := store.New(h.cfg.DB).StreamFind(ctx, name)
+	var id int32
+	err := h.ask(ctx, func(q *store.Queries) (err error) {
+		id, err = q.StreamFind(ctx, name)
+		return err
+	})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrUnknown
 	}
