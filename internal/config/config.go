@@ -86,7 +86,7 @@ type Retention struct {
 	MaxRows int64
 }
 
-// Streams says how streams are served over HTTP.
+// Streams configures how streams are served over HTTP.
 type Streams struct {
 	// Listen is a host:port; "" means off. Beyond the loopback interface it needs Tokens and TLS.
 	Listen string

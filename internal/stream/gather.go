@@ -54,7 +54,7 @@ func (p *Publisher) enqueue(c *call) {
 	}
 }
 
-// flush publishes what waits, one transaction after the other: of two changes of one object, the later call comes later.
+// flush publishes the waiting calls, one transaction after the other, so that changes of one object keep their order.
 func (p *Publisher) flush() {
 	for {
 		calls := p.take()

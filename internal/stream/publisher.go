@@ -25,7 +25,7 @@ type Owner struct {
 	TargetID int32
 	Instance string
 	Term     int64
-	// Published is called after each transaction that has changed something; watched says whether other processes have watchers.
+	// Published is called after each transaction that has changed something; watched: other processes have watchers.
 	Published func(watched bool)
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A group has everything after the version that it begins at, and says so when something is gone.
+// A group has every change after the version that it begins at, and reports when some are gone.
 func TestGroupKnowsWhatItHas(t *testing.T) {
 	t.Parallel()
 	g := newGroups().join(filter{}, 10)
@@ -68,7 +68,7 @@ func TestChangeWakesTheGroupsThatItConcerns(t *testing.T) {
 	for g := range names {
 		target.groups.leave(g)
 	}
-	require.Equal(t, newGroups(), target.groups, "groups that nobody watches leave nothing")
+	require.Equal(t, newGroups(), target.groups, "groups without watchers leave nothing")
 }
 
 // The least text behind a prefix, and none behind the greatest.

@@ -117,7 +117,7 @@ func TestResumeAtEveryBookmark(t *testing.T) {
 	}
 }
 
-// S5: a watcher that comes back gets what it missed, and is told at once that it has everything.
+// S5: a watcher that comes back gets what it missed, and a checkpoint at once.
 func TestResumeGetsWhatItMissed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -187,7 +187,7 @@ func TestBookmarksThatMeanNothingAreReset(t *testing.T) {
 	require.Equal(t, []string{"reset unknown", "a=1", "end_of_snapshot"}, resumed(now))
 }
 
-// A restore while somebody watches: the watcher keeps what it has until the new epoch is complete.
+// A restore under a watcher: it keeps what it has until the new epoch is complete.
 func TestWatchersBeginAgainAfterARestore(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -210,7 +210,7 @@ func TestWatchersBeginAgainAfterARestore(t *testing.T) {
 	require.Equal(t, []string{"c=1"}, f.until("c=1"), "and nothing of before the restore")
 }
 
-// S6: a watcher that reads nothing holds nobody up, has nothing kept for it, and gets what it missed from the table.
+// S6: a watcher that does not read delays no other watcher, has nothing kept for it, and gets what it missed from the table.
 func TestStuckWatcherReadsTheTable(t *testing.T) {
 	t.Parallel()
 	b := setup(t, small(50, 1000)) // fewer bytes than one change
@@ -330,7 +330,7 @@ func (b *bed) followAndCompare(rng *rand.Rand) {
 	}
 }
 
-// S6: who does not read any more costs nothing, and nobody else notices.
+// S6: watchers that are gone leave no group and no goroutine.
 func TestWatchersThatComeAndGoLeaveNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -345,7 +345,7 @@ func TestWatchersThatComeAndGoLeaveNothing(t *testing.T) {
 	require.Eventually(t, func() bool { _, groups, watchers := b.hub.Watched(); return groups == 0 && watchers == 0 }, deadline, 10*time.Millisecond)
 }
 
-// Where the process stops, each response is told so.
+// A process that stops closes each response with a frame.
 func TestDrainingClosesResponses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -356,7 +356,7 @@ func TestDrainingClosesResponses(t *testing.T) {
 	require.Equal(t, []string{"closed draining"}, f.rest())
 }
 
-// While the database does not answer, watchers wait and are told so.
+// While the database does not answer, watchers get `waiting`, and go on afterwards.
 func TestDatabaseThatDoesNotAnswerIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -383,7 +383,7 @@ func TestTimeoutEndsAResponse(t *testing.T) {
 	require.NotEmpty(t, f.bookmark)
 }
 
-// Who watches is in psql, for the process that has watchers alone, and owners are told of it.
+// The view stream_watchers has a row for each process with watchers.
 func TestWatchersAreWrittenDown(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
