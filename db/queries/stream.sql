@@ -9,10 +9,6 @@ SELECT r.changed::bigint AS changed, r.watched::boolean AS watched FROM reconcil
 -- name: StreamComplete :exec
 SELECT reconciler.complete_stream(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint)::text AS completed;
 
--- name: StreamForget :one
--- Old tombstones of all streams, in pieces. It returns whether there may be more.
-SELECT reconciler.forget_tombstones(sqlc.arg(most)::int)::boolean AS more;
-
 -- name: PublishedPage :many
 -- A page of what a stream has of a resource, in key order, from a key on.
 SELECT key, hash FROM reconciler.published

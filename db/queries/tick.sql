@@ -44,7 +44,7 @@ FROM tick LEFT JOIN LATERAL (
 -- name: Forget :one
 -- What need not be kept any longer, in one statement. Of the ticks every one of the last ten minutes is kept, one for each
 -- minute before that back to max_age, and always the newest; only those between two revisions are looked at. A resource that
--- untrack(release => 'delete') removed goes when its last object is gone; and of the applies that have ended so long ago, a few go at once.
+-- untrack(release => 'delete') removed goes when its last object is gone; and of the applies that have ended so long ago, and of old tombstones of streams, a few go at once.
 WITH newest AS MATERIALIZED (
     SELECT revision FROM reconciler.ticks ORDER BY revision DESC LIMIT 1
 ), ticks AS (
@@ -65,7 +65,8 @@ WITH newest AS MATERIALIZED (
 ), passes AS (
     DELETE FROM reconciler.guard_passes p WHERE p.until < clock_timestamp()
 )
-SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most_applies)::int)::int AS applies;
+SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most_applies)::int)::int AS applies,
+    reconciler.forget_tombstones(sqlc.arg(most_tombstones)::int)::boolean AS more_tombstones;
 
 -- name: OutboxDelta :many
 -- One page of what became visible between two snapshots, in the order (xid, seq), after a place in it. The order

@@ -54,16 +54,14 @@ func (s *Steward) forget() func(context.Context) (time.Duration, error) {
 	return func(ctx context.Context) (time.Duration, error) {
 		now := time.Now()
 		after, upto := seen.due(now)
-		done, err := store.New(s.Pool).Forget(ctx, store.ForgetParams{After: after, Upto: upto, MaxAge: s.MaxAge, AppliesKept: appliesKept, MostApplies: forgetMost})
+		done, err := store.New(s.Pool).Forget(ctx, store.ForgetParams{
+			After: after, Upto: upto, MaxAge: s.MaxAge, AppliesKept: appliesKept, MostApplies: forgetMost, MostTombstones: forgetTombstones,
+		})
 		if err != nil {
-			return 0, fmt.Errorf("forget old revisions, removed resources and old applies: %w", database.Explain(err))
+			return 0, fmt.Errorf("forget old revisions, removed resources, old applies and old tombstones: %w", database.Explain(err))
 		}
 		seen.did(now, upto, done.Newest)
-		more, err := store.New(s.Pool).StreamForget(ctx, forgetTombstones)
-		if err != nil {
-			return 0, fmt.Errorf("forget old tombstones of streams: %w", database.Explain(err))
-		}
-		if more || done.Applies == forgetMost {
+		if done.MoreTombstones || done.Applies == forgetMost {
 			return forgetAgain, nil
 		}
 		return houseEvery, nil

@@ -168,18 +168,6 @@ func (q *Queries) StreamFind(ctx context.Context, name string) (int32, error) {
 	return id, err
 }
 
-const streamForget = `-- name: StreamForget :one
-SELECT reconciler.forget_tombstones($1::int)::boolean AS more
-`
-
-// Old tombstones of all streams, in pieces. It returns whether there may be more.
-func (q *Queries) StreamForget(ctx context.Context, most int32) (bool, error) {
-	row := q.db.QueryRow(ctx, streamForget, most)
-	var more bool
-	err := row.Scan(&more)
-	return more, err
-}
-
 const streamNames = `-- name: StreamNames :many
 SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id ORDER BY t.name
 `

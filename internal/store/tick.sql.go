@@ -45,10 +45,10 @@ WITH newest AS MATERIALIZED (
     SELECT revision FROM reconciler.ticks ORDER BY revision DESC LIMIT 1
 ), ticks AS (
     DELETE FROM reconciler.ticks t
-    WHERE t.revision > $3::bigint AND t.revision <= $4::bigint
+    WHERE t.revision > $4::bigint AND t.revision <= $5::bigint
       AND t.at < clock_timestamp() - interval '10 minutes'
       AND t.revision < (SELECT revision FROM newest)
-      AND (t.at < clock_timestamp() - $5::interval
+      AND (t.at < clock_timestamp() - $6::interval
         OR EXISTS (SELECT FROM reconciler.ticks n WHERE n.revision = t.revision + 1 AND date_trunc('minute', n.at) = date_trunc('minute', t.at)))
 ), resources AS (
     DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
@@ -61,35 +61,39 @@ WITH newest AS MATERIALIZED (
 ), passes AS (
     DELETE FROM reconciler.guard_passes p WHERE p.until < clock_timestamp()
 )
-SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies($1::interval, $2::int)::int AS applies
+SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies($1::interval, $2::int)::int AS applies,
+    reconciler.forget_tombstones($3::int)::boolean AS more_tombstones
 `
 
 type ForgetParams struct {
-	AppliesKept time.Duration
-	MostApplies int32
-	After       int64
-	Upto        int64
-	MaxAge      time.Duration
+	AppliesKept    time.Duration
+	MostApplies    int32
+	MostTombstones int32
+	After          int64
+	Upto           int64
+	MaxAge         time.Duration
 }
 
 type ForgetRow struct {
-	Newest  int64
-	Applies int32
+	Newest         int64
+	Applies        int32
+	MoreTombstones bool
 }
 
 // What need not be kept any longer, in one statement. Of the ticks every one of the last ten minutes is kept, one for each
 // minute before that back to max_age, and always the newest; only those between two revisions are looked at. A resource that
-// untrack(release => 'delete') removed goes when its last object is gone; and of the applies that have ended so long ago, a few go at once.
+// untrack(release => 'delete') removed goes when its last object is gone; and of the applies that have ended so long ago, and of old tombstones of streams, a few go at once.
 func (q *Queries) Forget(ctx context.Context, arg ForgetParams) (ForgetRow, error) {
 	row := q.db.QueryRow(ctx, forget,
 		arg.AppliesKept,
 		arg.MostApplies,
+		arg.MostTombstones,
 		arg.After,
 		arg.Upto,
 		arg.MaxAge,
 	)
 	var i ForgetRow
-	err := row.Scan(&i.Newest, &i.Applies)
+	err := row.Scan(&i.Newest, &i.Applies, &i.MoreTombstones)
 	return i, err
 }
 

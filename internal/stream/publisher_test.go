@@ -226,6 +226,14 @@ func TestCallOfAnOldTermPublishesNothing(t *testing.T) {
 	require.Empty(t, b.published())
 }
 
+// waitsForALock returns when a transaction of the publisher waits for the target's row.
+func (b *bed) waitsForALock() {
+	b.t.Helper()
+	require.Eventually(b.t, func() bool {
+		return b.text(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == "1"
+	}, deadline, tick)
+}
+
 // Calls that come while a transaction is under way share the next one.
 func TestWaitingCallsShareATransaction(t *testing.T) {
 	t.Parallel()
@@ -234,12 +242,16 @@ func TestWaitingCallsShareATransaction(t *testing.T) {
 	b.apply("gone", `{}`)
 	person, err := b.db.Pool.Begin(t.Context())
 	require.NoError(t, err)
+	defer func() { _ = person.Rollback(context.Background()) }() // also when the test fails: the pool waits for it
 	_, err = person.Exec(t.Context(), `SELECT FROM reconciler.targets FOR UPDATE`)
 	require.NoError(t, err)
 	outcomes := make(chan driver.Outcome, calls+1)
 	for i := range calls {
 		obj := b.object(fmt.Sprint(i), `{}`)
 		go func() { outcomes <- b.publisher.Apply(t.Context(), obj) }()
+		if i == 0 {
+			b.waitsForALock() // with this call alone
+		}
 	}
 	gone := b.ref("gone")
 	go func() { outcomes <- b.publisher.Delete(t.Context(), gone) }()
@@ -257,14 +269,13 @@ func TestCallThatWasGivenUpIsNotPublished(t *testing.T) {
 	b := setup(t)
 	person, err := b.db.Pool.Begin(t.Context())
 	require.NoError(t, err)
+	defer func() { _ = person.Rollback(context.Background()) }() // also when the test fails: the pool waits for it
 	_, err = person.Exec(t.Context(), `SELECT FROM reconciler.targets FOR UPDATE`)
 	require.NoError(t, err)
 	first := make(chan driver.Outcome, 1)
 	obj := b.object("first", `{}`)
 	go func() { first <- b.publisher.Apply(t.Context(), obj) }()
-	require.Eventually(t, func() bool {
-		return b.text(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == "1"
-	}, deadline, tick)
+	b.waitsForALock()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	second := make(chan driver.Outcome, 1)
 	obj2 := b.object("second", `{}`)
