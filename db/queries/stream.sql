@@ -1,55 +1,66 @@
 -- name: StreamOwn :exec
-SELECT reconciler.own_stream(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(history)::interval)::text AS owned;
+SELECT reconciler.own_stream(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
+    sqlc.arg(history)::interval)::text AS owned;
 
 -- name: StreamPublish :one
 -- Specs that are '' stand for deletes. It returns how many objects changed, and whether other processes serve watchers.
-SELECT r.changed::bigint AS changed, r.watched::boolean AS watched FROM reconciler.publish(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(resources)::text[], sqlc.arg(keys)::text[],
-    sqlc.arg(revisions)::bigint[], sqlc.arg(specs)::text[], sqlc.arg(hashes)::bytea[]) AS r;
+SELECT r.changed::bigint AS changed, r.watched::boolean AS watched
+FROM reconciler.publish(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
+    sqlc.arg(resources)::text[], sqlc.arg(keys)::text[], sqlc.arg(revisions)::bigint[],
+    sqlc.arg(specs)::text[], sqlc.arg(hashes)::bytea[]) AS r;
 
 -- name: StreamComplete :exec
-SELECT reconciler.complete_stream(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint)::text AS completed;
+SELECT reconciler.complete_stream(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint)::text
+    AS completed;
 
 -- name: PublishedPage :many
 -- A page of what a stream has of a resource, in key order, from a key on.
 SELECT key, hash FROM reconciler.published
-WHERE target_id = sqlc.arg(target_id)::int AND resource = sqlc.arg(resource)::text AND spec IS NOT NULL AND key >= sqlc.arg(after)::text
+WHERE target_id = sqlc.arg(target_id)::int AND resource = sqlc.arg(resource)::text AND spec IS NOT NULL
+  AND key >= sqlc.arg(after)::text
 ORDER BY key LIMIT sqlc.arg(page_rows)::int;
 
 -- name: StreamFind :one
-SELECT t.id FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id WHERE t.name = sqlc.arg(name)::text;
+SELECT t.id FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id
+WHERE t.name = sqlc.arg(name)::text;
 
 -- name: StreamNames :many
 SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id ORDER BY t.name;
 
 -- name: StreamChanges :many
--- What each stream has published after a version, in the order of versions: at most so many rows and bytes of each, but always
--- one. A stream without any has one row with version 0, and a stream that is gone has one with an empty id. Bounds, position and
--- objects are of one snapshot. Everything that is NULL is '' or 0 here; hash and spec of a tombstone are ''.
+-- What each stream has published after a version, in the order of versions, limited by rows and bytes of each stream. A
+-- stream without changes has one row with version 0. A stream that is gone has one row with an empty id. Bounds and
+-- objects are of one snapshot. NULL is returned as '' or 0; hash and spec of a tombstone are ''.
 WITH w AS MATERIALIZED (
     SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
-        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id ORDER BY x.version DESC LIMIT 1) AS newest,
-        (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id ORDER BY c.id DESC LIMIT 1) AS reached
+        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id
+         ORDER BY x.version DESC LIMIT 1) AS newest,
+        (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id
+         ORDER BY c.id DESC LIMIT 1) AS reached
     FROM (SELECT unnest(sqlc.arg(target_ids)::int[]) AS target_id, unnest(sqlc.arg(afters)::bigint[]) AS after) AS u
     LEFT JOIN reconciler.streams s ON s.target_id = u.target_id
 )
-SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream, coalesce(w.epoch::text, '')::text AS epoch,
-    coalesce(w.complete, false)::boolean AS complete, coalesce(w.floor, 0)::bigint AS floor,
+SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream,
+    coalesce(w.epoch::text, '')::text AS epoch, coalesce(w.complete, false)::boolean AS complete,
+    coalesce(w.floor, 0)::bigint AS floor,
     greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
-    coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key, coalesce(p.version, 0)::bigint AS version,
-    coalesce(p.revision, 0)::bigint AS revision, coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
+    coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key,
+    coalesce(p.version, 0)::bigint AS version, coalesce(p.revision, 0)::bigint AS revision,
+    coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
 FROM w LEFT JOIN LATERAL (
     SELECT n.* FROM (
         SELECT m.*, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
             SELECT o.* FROM reconciler.published o
-            WHERE o.target_id = w.target_id AND o.version > w.after ORDER BY o.version LIMIT sqlc.arg(most)::int) AS m) AS n
+            WHERE o.target_id = w.target_id AND o.version > w.after
+            ORDER BY o.version LIMIT sqlc.arg(most)::int) AS m) AS n
     WHERE n.before IS NULL OR n.before < sqlc.arg(most_bytes)::bigint) AS p ON true
 ORDER BY w.target_id, p.version;
 
 -- name: StreamPage :many
--- A page of the objects that a stream has from a place on, up to another one, in the order of resources and keys. It ends early
--- when it has so many bytes.
+-- A page of the objects between two places, in the order of resources and keys, limited by rows and bytes.
 SELECT p.resource, p.key, p.version, p.revision, p.spec::text AS spec, p.hash
-FROM (SELECT m.*, sum(pg_column_size(m.spec)) OVER (ORDER BY m.resource, m.key) - pg_column_size(m.spec) AS before FROM (
+FROM (SELECT m.*, sum(pg_column_size(m.spec)) OVER (ORDER BY m.resource, m.key) - pg_column_size(m.spec) AS before
+      FROM (
         SELECT o.* FROM reconciler.published o
         WHERE o.target_id = sqlc.arg(target_id)::int AND o.spec IS NOT NULL
           AND (o.resource, o.key) >= (sqlc.arg(from_resource)::text COLLATE "C", sqlc.arg(from_key)::text COLLATE "C")
@@ -59,18 +70,21 @@ WHERE p.before < sqlc.arg(most_bytes)::bigint
 ORDER BY p.resource, p.key;
 
 -- name: StreamUnsettled :many
--- A page of the objects of a resource that rows want in a target, but that are not settled and not published, from a key on.
+-- A page of the objects of a resource that rows want, but that are neither settled nor published, from a key on.
 -- Whether one is published is looked up by its key, whatever the planner expects.
 SELECT l.key, coalesce(l.held_by, l.state::text)::text AS reason
 FROM reconciler.ledger l
-WHERE l.target_id = sqlc.arg(target_id)::int AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = sqlc.arg(resource)::text)
+WHERE l.target_id = sqlc.arg(target_id)::int
+  AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = sqlc.arg(resource)::text)
   AND l.key >= sqlc.arg(from_key)::text COLLATE "C" AND l.state <> 'applied' AND l.wanted
-  AND (SELECT p.spec IS NOT NULL FROM reconciler.published p WHERE p.target_id = l.target_id AND p.resource = sqlc.arg(resource)::text AND p.key = l.key) IS NOT TRUE
+  AND (SELECT p.spec IS NOT NULL FROM reconciler.published p
+       WHERE p.target_id = l.target_id AND p.resource = sqlc.arg(resource)::text AND p.key = l.key) IS NOT TRUE
 ORDER BY l.key LIMIT sqlc.arg(most)::int;
 
 -- name: StreamObject :one
 SELECT p.version, p.revision, p.spec::text AS spec, p.hash FROM reconciler.published p
-WHERE p.target_id = sqlc.arg(target_id)::int AND p.resource = sqlc.arg(resource)::text AND p.key = sqlc.arg(key)::text AND p.spec IS NOT NULL;
+WHERE p.target_id = sqlc.arg(target_id)::int AND p.resource = sqlc.arg(resource)::text AND p.key = sqlc.arg(key)::text
+  AND p.spec IS NOT NULL;
 
 -- name: StreamResources :many
 SELECT r.name FROM reconciler.resources r ORDER BY r.name COLLATE "C";
@@ -78,7 +92,8 @@ SELECT r.name FROM reconciler.resources r ORDER BY r.name COLLATE "C";
 -- name: StreamWatch :exec
 -- Records who watches at this process. Owners notify processes that have rows here.
 WITH gone AS (
-    DELETE FROM reconciler.stream_watches w WHERE w.instance_id = sqlc.arg(instance)::uuid AND w.target_id <> ALL (sqlc.arg(target_ids)::int[])
+    DELETE FROM reconciler.stream_watches w
+    WHERE w.instance_id = sqlc.arg(instance)::uuid AND w.target_id <> ALL (sqlc.arg(target_ids)::int[])
 )
 INSERT INTO reconciler.stream_watches AS w (instance_id, target_id, watchers, behind, resets)
 SELECT i.id, t.id, u.watchers, u.behind, u.resets

@@ -13,7 +13,8 @@ import (
 
 const publishedPage = `-- name: PublishedPage :many
 SELECT key, hash FROM reconciler.published
-WHERE target_id = $1::int AND resource = $2::text AND spec IS NOT NULL AND key >= $3::text
+WHERE target_id = $1::int AND resource = $2::text AND spec IS NOT NULL
+  AND key >= $3::text
 ORDER BY key LIMIT $4::int
 `
 
@@ -58,21 +59,26 @@ func (q *Queries) PublishedPage(ctx context.Context, arg PublishedPageParams) ([
 const streamChanges = `-- name: StreamChanges :many
 WITH w AS MATERIALIZED (
     SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
-        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id ORDER BY x.version DESC LIMIT 1) AS newest,
-        (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id ORDER BY c.id DESC LIMIT 1) AS reached
+        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id
+         ORDER BY x.version DESC LIMIT 1) AS newest,
+        (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id
+         ORDER BY c.id DESC LIMIT 1) AS reached
     FROM (SELECT unnest($3::int[]) AS target_id, unnest($4::bigint[]) AS after) AS u
     LEFT JOIN reconciler.streams s ON s.target_id = u.target_id
 )
-SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream, coalesce(w.epoch::text, '')::text AS epoch,
-    coalesce(w.complete, false)::boolean AS complete, coalesce(w.floor, 0)::bigint AS floor,
+SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream,
+    coalesce(w.epoch::text, '')::text AS epoch, coalesce(w.complete, false)::boolean AS complete,
+    coalesce(w.floor, 0)::bigint AS floor,
     greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
-    coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key, coalesce(p.version, 0)::bigint AS version,
-    coalesce(p.revision, 0)::bigint AS revision, coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
+    coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key,
+    coalesce(p.version, 0)::bigint AS version, coalesce(p.revision, 0)::bigint AS revision,
+    coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
 FROM w LEFT JOIN LATERAL (
     SELECT n.target_id, n.resource, n.key, n.version, n.revision, n.spec, n.hash, n.at, n.before FROM (
         SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
             SELECT o.target_id, o.resource, o.key, o.version, o.revision, o.spec, o.hash, o.at FROM reconciler.published o
-            WHERE o.target_id = w.target_id AND o.version > w.after ORDER BY o.version LIMIT $1::int) AS m) AS n
+            WHERE o.target_id = w.target_id AND o.version > w.after
+            ORDER BY o.version LIMIT $1::int) AS m) AS n
     WHERE n.before IS NULL OR n.before < $2::bigint) AS p ON true
 ORDER BY w.target_id, p.version
 `
@@ -100,9 +106,9 @@ type StreamChangesRow struct {
 	Hash     []byte
 }
 
-// What each stream has published after a version, in the order of versions: at most so many rows and bytes of each, but always
-// one. A stream without any has one row with version 0, and a stream that is gone has one with an empty id. Bounds, position and
-// objects are of one snapshot. Everything that is NULL is ” or 0 here; hash and spec of a tombstone are ”.
+// What each stream has published after a version, in the order of versions, limited by rows and bytes of each stream. A
+// stream without changes has one row with version 0. A stream that is gone has one row with an empty id. Bounds and
+// objects are of one snapshot. NULL is returned as ” or 0; hash and spec of a tombstone are ”.
 func (q *Queries) StreamChanges(ctx context.Context, arg StreamChangesParams) ([]StreamChangesRow, error) {
 	rows, err := q.db.Query(ctx, streamChanges,
 		arg.Most,
@@ -143,7 +149,8 @@ func (q *Queries) StreamChanges(ctx context.Context, arg StreamChangesParams) ([
 }
 
 const streamComplete = `-- name: StreamComplete :exec
-SELECT reconciler.complete_stream($1::int, $2::uuid, $3::bigint)::text AS completed
+SELECT reconciler.complete_stream($1::int, $2::uuid, $3::bigint)::text
+    AS completed
 `
 
 type StreamCompleteParams struct {
@@ -158,7 +165,8 @@ func (q *Queries) StreamComplete(ctx context.Context, arg StreamCompleteParams) 
 }
 
 const streamFind = `-- name: StreamFind :one
-SELECT t.id FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id WHERE t.name = $1::text
+SELECT t.id FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id
+WHERE t.name = $1::text
 `
 
 func (q *Queries) StreamFind(ctx context.Context, name string) (int32, error) {
@@ -203,7 +211,8 @@ func (q *Queries) StreamNotify(ctx context.Context) error {
 
 const streamObject = `-- name: StreamObject :one
 SELECT p.version, p.revision, p.spec::text AS spec, p.hash FROM reconciler.published p
-WHERE p.target_id = $1::int AND p.resource = $2::text AND p.key = $3::text AND p.spec IS NOT NULL
+WHERE p.target_id = $1::int AND p.resource = $2::text AND p.key = $3::text
+  AND p.spec IS NOT NULL
 `
 
 type StreamObjectParams struct {
@@ -232,7 +241,8 @@ func (q *Queries) StreamObject(ctx context.Context, arg StreamObjectParams) (Str
 }
 
 const streamOwn = `-- name: StreamOwn :exec
-SELECT reconciler.own_stream($1::int, $2::uuid, $3::bigint, $4::interval)::text AS owned
+SELECT reconciler.own_stream($1::int, $2::uuid, $3::bigint,
+    $4::interval)::text AS owned
 `
 
 type StreamOwnParams struct {
@@ -254,7 +264,8 @@ func (q *Queries) StreamOwn(ctx context.Context, arg StreamOwnParams) error {
 
 const streamPage = `-- name: StreamPage :many
 SELECT p.resource, p.key, p.version, p.revision, p.spec::text AS spec, p.hash
-FROM (SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.resource, m.key) - pg_column_size(m.spec) AS before FROM (
+FROM (SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.resource, m.key) - pg_column_size(m.spec) AS before
+      FROM (
         SELECT o.target_id, o.resource, o.key, o.version, o.revision, o.spec, o.hash, o.at FROM reconciler.published o
         WHERE o.target_id = $1::int AND o.spec IS NOT NULL
           AND (o.resource, o.key) >= ($2::text COLLATE "C", $3::text COLLATE "C")
@@ -283,8 +294,7 @@ type StreamPageRow struct {
 	Hash     []byte
 }
 
-// A page of the objects that a stream has from a place on, up to another one, in the order of resources and keys. It ends early
-// when it has so many bytes.
+// A page of the objects between two places, in the order of resources and keys, limited by rows and bytes.
 func (q *Queries) StreamPage(ctx context.Context, arg StreamPageParams) ([]StreamPageRow, error) {
 	rows, err := q.db.Query(ctx, streamPage,
 		arg.TargetID,
@@ -321,8 +331,10 @@ func (q *Queries) StreamPage(ctx context.Context, arg StreamPageParams) ([]Strea
 }
 
 const streamPublish = `-- name: StreamPublish :one
-SELECT r.changed::bigint AS changed, r.watched::boolean AS watched FROM reconciler.publish($1::int, $2::uuid, $3::bigint, $4::text[], $5::text[],
-    $6::bigint[], $7::text[], $8::bytea[]) AS r
+SELECT r.changed::bigint AS changed, r.watched::boolean AS watched
+FROM reconciler.publish($1::int, $2::uuid, $3::bigint,
+    $4::text[], $5::text[], $6::bigint[],
+    $7::text[], $8::bytea[]) AS r
 `
 
 type StreamPublishParams struct {
@@ -385,9 +397,11 @@ func (q *Queries) StreamResources(ctx context.Context) ([]string, error) {
 const streamUnsettled = `-- name: StreamUnsettled :many
 SELECT l.key, coalesce(l.held_by, l.state::text)::text AS reason
 FROM reconciler.ledger l
-WHERE l.target_id = $1::int AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = $2::text)
+WHERE l.target_id = $1::int
+  AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = $2::text)
   AND l.key >= $3::text COLLATE "C" AND l.state <> 'applied' AND l.wanted
-  AND (SELECT p.spec IS NOT NULL FROM reconciler.published p WHERE p.target_id = l.target_id AND p.resource = $2::text AND p.key = l.key) IS NOT TRUE
+  AND (SELECT p.spec IS NOT NULL FROM reconciler.published p
+       WHERE p.target_id = l.target_id AND p.resource = $2::text AND p.key = l.key) IS NOT TRUE
 ORDER BY l.key LIMIT $4::int
 `
 
@@ -403,7 +417,7 @@ type StreamUnsettledRow struct {
 	Reason string
 }
 
-// A page of the objects of a resource that rows want in a target, but that are not settled and not published, from a key on.
+// A page of the objects of a resource that rows want, but that are neither settled nor published, from a key on.
 // Whether one is published is looked up by its key, whatever the planner expects.
 func (q *Queries) StreamUnsettled(ctx context.Context, arg StreamUnsettledParams) ([]StreamUnsettledRow, error) {
 	rows, err := q.db.Query(ctx, streamUnsettled,
@@ -432,7 +446,8 @@ func (q *Queries) StreamUnsettled(ctx context.Context, arg StreamUnsettledParams
 
 const streamWatch = `-- name: StreamWatch :exec
 WITH gone AS (
-    DELETE FROM reconciler.stream_watches w WHERE w.instance_id = $5::uuid AND w.target_id <> ALL ($1::int[])
+    DELETE FROM reconciler.stream_watches w
+    WHERE w.instance_id = $5::uuid AND w.target_id <> ALL ($1::int[])
 )
 INSERT INTO reconciler.stream_watches AS w (instance_id, target_id, watchers, behind, resets)
 SELECT i.id, t.id, u.watchers, u.behind, u.resets

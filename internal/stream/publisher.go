@@ -147,16 +147,13 @@ func (p *Publisher) List(ctx context.Context, resource string) iter.Seq2[driver.
 			return // no row can have the name
 		}
 		params := store.PublishedPageParams{TargetID: o.TargetID, Resource: resource, PageRows: listPageRows}
-		for first := true; ; first = false {
+		for {
 			rows, err := store.New(o.Pool).PublishedPage(ctx, params)
 			if err != nil {
 				yield(driver.Listed{}, fmt.Errorf("list what is published of %q: %w", resource, database.Explain(err)))
 				return
 			}
-			for i, row := range rows {
-				if i == 0 && !first && row.Key == params.After {
-					continue // the last of the page before
-				}
+			for _, row := range rows {
 				if !yield(driver.Listed{Resource: resource, Key: row.Key, Hashes: []driver.Hash{driver.Hash(row.Hash)}}, nil) {
 					return
 				}
@@ -164,7 +161,7 @@ func (p *Publisher) List(ctx context.Context, resource string) iter.Seq2[driver.
 			if len(rows) < listPageRows {
 				return
 			}
-			params.After = rows[len(rows)-1].Key
+			params.After = rows[len(rows)-1].Key + "\x01" // the next text: those of PostgreSQL hold no NUL
 		}
 	}
 }

@@ -5,6 +5,6 @@
 // a version, and nothing else: while its group has everything after that version it takes frames from there, and else it reads the
 // table, which keeps the newest version of each object. So a slow watcher reads fewer changes, and costs no memory.
 //
-// A snapshot is read in pages by key, followed by what has changed meanwhile, by version. It ends at a version that is not below
-// any that it has sent: versions of an object never go back. Within a target versions become visible in their order.
+// A snapshot reads pages by key, then the changes since its first page by version. Its bookmark is at least as high as every
+// version that it has sent, so versions of an object never go back. Within a target, versions become visible in order.
 package watch

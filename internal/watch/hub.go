@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// Conns is how many connections a hub needs: one of its own, and the rest for snapshots and watchers that are behind.
+	// Conns is the number of connections of a hub. It keeps one for itself. Requests and slow watchers share the others.
 	Conns   = 1 + readers
 	readers = 4
 
@@ -270,7 +270,7 @@ func (h *Hub) join(ctx context.Context, name string, w *watcher) (*target, error
 	}
 }
 
-// admit makes the watcher one of a stream's, unless the hub has forgotten the stream meanwhile.
+// admit adds a watcher to a stream. It returns false if the hub has dropped the stream.
 func (h *Hub) admit(t *target, w *watcher) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -293,7 +293,7 @@ func (h *Hub) leave(t *target, w *watcher) {
 	t.groups.leave(w.group)
 }
 
-// ask runs a query of a request on one of the connections that requests share, so that the hub always has one of its own.
+// ask runs a query on a connection that requests share.
 func (h *Hub) ask(ctx context.Context, query func(q *store.Queries) error) error {
 	select {
 	case h.slots <- struct{}{}:

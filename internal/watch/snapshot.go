@@ -9,7 +9,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
-// snapshot sends every object, what rows want but is not published, and what has changed meanwhile: then the end.
+// snapshot sends every object, a keep for each wanted object that is not published, the changes since its first page, and the end.
 func (w *watcher) snapshot(ctx context.Context) error {
 	w.since = nil
 	if !w.at.paging {

@@ -126,7 +126,6 @@ func BenchmarkWatchers(b *testing.B) {
 		before = inUse()
 		conns = dial(b, bed.server, objects+"?watch=true", watching)
 		until(func() bool { _, _, n := bed.hub.Watched(); return n == watching && bed.sent() >= 3*watching }) // object, checkpoint, end
-		until(func() bool { was := bed.sent(); time.Sleep(200 * time.Millisecond); return bed.sent() == was })
 		ourBytes := (inUse() - before) / watching
 		var ourTime, ourCPU time.Duration
 		for i := range rounds {

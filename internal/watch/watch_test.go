@@ -48,7 +48,7 @@ func TestNoSnapshotEndsBeforeTheStreamIsComplete(t *testing.T) {
 	require.Equal(t, []string{"a=1", "b=1", "end_of_snapshot"}, f.until("end_of_snapshot"))
 }
 
-// S3: what rows want and nothing has published is kept, and what has been settled meanwhile is sent.
+// S3: a snapshot has a keep for each wanted object that is not published.
 func TestUnsettledObjectsAreKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t, small(2, 1<<20))
