@@ -201,6 +201,8 @@ func (l look) holder(e *desired.Entry, approved bool) string {
 		return heldByPause
 	case approved || l.item.passed:
 		return ""
+	case (e == nil || !e.Present) && l.park != heldBySync:
+		return "" // a former look's delete, which passed the guard, is made once more; only a sync finds what nothing has named
 	case l.park != "":
 		return l.park
 	case e != nil && e.State == desired.Failing && !e.Wanted:

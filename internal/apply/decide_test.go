@@ -99,6 +99,11 @@ var lookChanges = map[string]func(*look){
 	"full":   func(l *look) { l.guard = func() bool { return false } },
 	"parked": func(l *look) { l.park = heldBySync },
 
+	"again": func(l *look) {
+		l.item.Force, l.park, l.guard = true, heldByGuard, func() bool { panic("the guard was asked") }
+	},
+	"orphan": func(l *look) { l.item.Force, l.park = true, heldBySync },
+
 	"drain, guarded": func(l *look) { l.drain, l.guard = true, func() bool { panic("the guard was asked") } },
 }
 
@@ -181,6 +186,17 @@ func TestDecisionsAboutUnwantedObjects(t *testing.T) {
 		"failing delete":  {"-", "-", "-", "-", "-", "-"},
 		"delete, due":     {"delete", "delete", paused, "delete", "delete", "delete"},
 		"blocked delete":  {"-", "-", "-", "-", "-", "delete"},
+	})
+}
+
+// A delete counts once, also when it is made again after a crash, for an event or because it was due: once the ledger does not
+// know the object any more, the guard is not asked. A sync's deletes are counted: it finds what nothing has named.
+func TestDecisionsAboutDeletesThatAreMadeAgain(t *testing.T) {
+	t.Parallel()
+	requireDecisions(t, desired.Row{Key: "k"}, []string{"again", "orphan"}, map[string][]string{
+		"unknown":         {"delete", "held by sync, unwanted"},
+		"blocked, absent": {"delete", "held by sync, unwanted"},
+		"applied":         {"held by guard, unwanted", "held by sync, unwanted"},
 	})
 }
 

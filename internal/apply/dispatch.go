@@ -133,7 +133,7 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 		if act == actApply || act == actDelete {
 			l.act = act
 			o.queue.looked(it, true, len(l.row.Spec))
-			o.queue.works(it, l.operation())
+			o.queue.works(it, act == actDelete, l.operation())
 			calls[it.Lane] = append(calls[it.Lane], l)
 			continue
 		}

@@ -41,6 +41,7 @@ type Item struct {
 	uncalled  bool      // it has such records, and the call has not begun: the target has not got it, whatever the ledger says
 	calling   bool      // in flight, and it may need a call: it takes room in the window
 	bytes     int       // of its spec, while it is called for
+	deleted   bool      // in flight for its delete
 	probe     bool      // in flight as the one that an open circuit lets through
 	park      string    // a delete is not called but held by this: deletes are being counted
 	operation int64     // in flight as a part of it; 0: of none
@@ -290,11 +291,24 @@ func (q *queue) leaveWindowLocked(it *Item) {
 	}
 }
 
-// works notes that an object is in flight as a part of an operation.
-func (q *queue) works(it *Item, operation int64) {
+// works notes what an object is in flight for: its delete, and as a part of which operation.
+func (q *queue) works(it *Item, deleted bool, operation int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	it.operation = operation
+	it.deleted, it.operation = deleted, operation
+}
+
+// notDeleted leaves out the objects whose delete is in flight.
+func (q *queue) notDeleted(items []*Item) []*Item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	left := make([]*Item, 0, len(items))
+	for _, it := range items {
+		if f := q.flying[it.ObjectID]; f == nil || !f.item.deleted {
+			left = append(left, it)
+		}
+	}
+	return left
 }
 
 // flyingFor returns how many objects are in flight as parts of an operation.
@@ -384,6 +398,7 @@ func (q *queue) putBack(it *Item) {
 // landLocked ends a flight and returns what came meanwhile.
 func (q *queue) landLocked(it *Item) (next *Item) {
 	next = q.flying[it.ObjectID].next
+	it.deleted = false
 	delete(q.flying, it.ObjectID)
 	q.leaveWindowLocked(it)
 	return next

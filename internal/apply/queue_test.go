@@ -92,6 +92,26 @@ func TestObjectInFlightIsNotTakenAgain(t *testing.T) {
 	require.Empty(t, q.tryTake(10))
 }
 
+// What is being deleted has passed the guard: it is not counted again.
+func TestObjectsWhoseDeleteIsInFlightAreNotDeletedAgain(t *testing.T) {
+	t.Parallel()
+	q := newQueue(10)
+	q.add(t, liveItem("a"), liveItem("b"), liveItem("c"))
+	items := q.tryTake(10)
+	q.works(items[0], true, 0)
+	q.works(items[1], false, 0)
+	all := []*Item{liveItem("a"), liveItem("b"), liveItem("c"), liveItem("d")}
+	require.Equal(t, []string{"b", "c", "d"}, keysOf(q.notDeleted(all)))
+	q.done(items[0])
+	require.Equal(t, []string{"a", "b", "c", "d"}, keysOf(q.notDeleted(all)))
+	q.add(t, liveItem("a"))
+	items = q.tryTake(10)
+	q.works(items[0], true, 0)
+	q.putBack(items[0])
+	q.tryTake(10)
+	require.Equal(t, []string{"a", "b", "c", "d"}, keysOf(q.notDeleted(all)), "it was put back, and is looked at again")
+}
+
 // An object that is due is not asked for while it is being called: the result says when it is due next.
 func TestWhatIsDueAddsNothingToAFlight(t *testing.T) {
 	t.Parallel()

@@ -188,15 +188,17 @@ func (o *Owner) countDeletes(ctx context.Context, items []*Item, more bool, batc
 	return nil
 }
 
-// doomed returns the objects that a look at them now would delete. Of a resource that cannot be read none is: nothing
-// is deleted on the strength of rows that nobody can read, and the dispatcher deals with it.
+// doomed returns the objects that a look at them now would delete. Those that are being deleted have passed the guard. Of a
+// resource that cannot be read none is: nothing is deleted on the strength of rows that nobody can read, and the dispatcher
+// deals with it.
 func (o *Owner) doomed(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
 	resource, err := o.resource(ctx, resourceID)
 	if err != nil || resource == nil {
 		return nil, err
 	}
 	var doomed []*Item
-	for chunk := range slices.Chunk(items, settleRows) {
+	// Asked before the ledger is read: of one that landed in between the row is gone.
+	for chunk := range slices.Chunk(o.queue.notDeleted(items), settleRows) {
 		rows, err := o.unwanted(ctx, resource, chunk)
 		if ctx.Err() != nil || database.IsUnavailable(err) {
 			return nil, err

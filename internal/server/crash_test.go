@@ -158,6 +158,26 @@ func TestProcessThatDiesAroundACall(t *testing.T) {
 	require.Equal(t, map[string]string{"app/8": `"new"`}, us.have())
 }
 
+// C33, C47: what a former owner had in hand is due at once, and its events are read again: two looks at each object. The guard
+// counts its delete once, and does not hold what is deleted already.
+func TestDeletesAfterATakeoverCountOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(0)
+	eu := newPlace()
+	v := w.startVictim(newMortal(eu, func(call) string { return after }))
+	w.wait()
+	w.db.Exec(t, `INSERT INTO apps SELECT id, 'eu', 'new' FROM generate_series(1, 4) AS id`)
+	v.catches(4)
+	v.kill()
+	w.db.Exec(t, `DELETE FROM apps`)
+	w.start(named("eu", eu, quick, func(c *config.Target) { c.Guard.MaxDeletes, c.Guard.MaxFraction = new(4), new(1.0) }))
+	eu.eventually(t, map[string]string{})
+	w.settled("true", `SELECT clean::text FROM reconciler.targets WHERE name = 'eu'`)
+	w.converged()
+	require.Empty(t, w.logged("deletes_held"))
+}
+
 // C33: a process dies after the ledger knows of everything: nothing is called again that need not be.
 func TestProcessThatDiesIdle(t *testing.T) {
 	t.Parallel()
