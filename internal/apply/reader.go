@@ -188,9 +188,9 @@ func (o *Owner) countDeletes(ctx context.Context, items []*Item, more bool, batc
 	return nil
 }
 
-// doomed returns the objects that a look at them now would delete. Those that are being deleted have passed the guard. Of a
-// resource that cannot be read none is: nothing is deleted on the strength of rows that nobody can read, and the dispatcher
-// deals with it.
+// doomed returns the objects that a look at them now would delete, without those that are being deleted: these have passed the
+// guard. Of a resource that cannot be read it returns none: rows that cannot be read are no reason to delete, and the
+// dispatcher deals with the resource.
 func (o *Owner) doomed(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
 	resource, err := o.resource(ctx, resourceID)
 	if err != nil || resource == nil {

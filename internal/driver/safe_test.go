@@ -53,7 +53,7 @@ func TestF81_AListingThatFallsSilentIsStopped(t *testing.T) {
 		for _, err := range driver.List(t.Context(), silent{}, "apps") {
 			if last = err; err == nil {
 				found++
-				time.Sleep(time.Hour) // of the test's clock: whoever takes the objects may take long
+				time.Sleep(time.Hour) // of the test's clock: the consumer of the objects may take long
 			}
 		}
 		require.EqualError(t, last, "it named no object for 15m0s")

@@ -178,6 +178,28 @@ func TestDeletesAfterATakeoverCountOnce(t *testing.T) {
 	require.Empty(t, w.logged("deletes_held"))
 }
 
+// C47: a later event of an object whose delete is in flight does not make the guard count it again, nor say that it holds it.
+func TestDeletesInFlightHavePassedTheGuard(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(4)
+	eu := newPlace()
+	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency, c.Guard.MaxDeletes, c.Guard.MaxFraction = 10, new(4), new(1.0) }))
+	eu.eventually(t, want)
+	w.converged()
+	g := eu.shut(t, func(c call) bool { return c.Action == "delete" })
+	w.db.Exec(t, `DELETE FROM apps`)
+	for range 4 {
+		g.next(t)
+	}
+	w.db.Exec(t, `INSERT INTO apps SELECT id, 'eu', 'later' FROM generate_series(1, 5) AS id; DELETE FROM apps WHERE id < 5`)
+	w.eventually("the events have been read", func() bool { return eu.have()["app/5"] == `"later"` })
+	g.lift()
+	eu.eventually(t, map[string]string{"app/5": `"later"`})
+	w.converged()
+	require.Empty(t, w.logged("deletes_held"))
+}
+
 // C33: a process dies after the ledger knows of everything: nothing is called again that need not be.
 func TestProcessThatDiesIdle(t *testing.T) {
 	t.Parallel()
