@@ -134,7 +134,7 @@ func takeoverOfTheLeadershipIsIndependentOfTargets(t *testing.T) {
 	b := f.start(f.replica(quick, []string{"x"}))
 	receive(t, b.runs)
 	require.Empty(t, b.leads)
-	require.Eventually(t, func() bool { return a.Status().Peers == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return a.Status().Peers == 1 && b.Status().Peers == 1 }, patience, 5*time.Millisecond)
 	require.Equal(t, Status{Targets: []string{"x"}, Peers: 1}, steady(b.Status()))
 	require.Equal(t, Status{Leader: true, Peers: 1}, steady(a.Status()))
 	a.wire.cut()
