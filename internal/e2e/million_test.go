@@ -62,6 +62,13 @@ func TestMillionRowsInOneTransaction(t *testing.T) {
 	w.configure([]object{r.target("eu", object{"concurrency": 16, "timeout": "10m"}), r.target("us")}, object{"log": object{"level": "info", "format": "json"}})
 	w.env = []string{"PROCESS=one"}
 	d := w.start()
+	// A first sync calls for every row that it reads, also for one whose change has been applied just before.
+	eventually(t, giantPatience, func() error {
+		if done := w.text(`SELECT count(DISTINCT target) FROM reconciler.syncs WHERE state = 'complete'`); done != "2" {
+			return fmt.Errorf("%s of 2 targets have been synced", done)
+		}
+		return nil
+	}, "the first syncs are done")
 	w.giant(r, giant/10, 1)
 	small := d.peak()
 
