@@ -31,6 +31,7 @@ var arrows = []struct {
 	{from: []string{"internal/apply", "internal/sync"}, not: []string{module + "internal/server"}, why: "only cmd knows the server"},
 	{from: []string{"internal/driver"}, except: []string{"internal/driver/postgres", "internal/driver/drivers"}, not: []string{"github.com/jackc/pgx", module + "internal/store"}, why: "drivers know nothing of PostgreSQL"},
 	{from: []string{"internal/driver/postgres"}, not: []string{module + "internal/store"}, why: "the other database is not ours"},
+	{from: []string{"client"}, not: []string{module + "internal", "github.com/jackc/pgx"}, why: "it is for programs without a database"},
 	{from: []string{"internal", "cmd", "examples", "bench"}, except: []string{"internal/pgtest"}, not: []string{module + "internal/pgtest"}, why: "only tests start test servers"},
 }
 

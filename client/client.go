@@ -1,0 +1,228 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+)
+
+const (
+	// connectTimeout bounds what comes before the header of a response.
+	connectTimeout = 15 * time.Second
+	// errorMost is how many bytes of an error's response are read.
+	errorMost = 64 << 10
+)
+
+// Errors that another attempt would not change. Watch and Get return a *StatusError for which errors.Is holds.
+var (
+	ErrUnauthorized = errors.New("unauthorized")           // 401: there is no valid token
+	ErrForbidden    = errors.New("forbidden")              // 403: the token may not read this target or resource
+	ErrNotFound     = errors.New("not found")              // 404: the target has no stream, or there is no such object
+	ErrReleased     = errors.New("the stream is released") // it ended; conclude nothing about its objects
+	ErrInstallation = errors.New("another installation")   // the server has become one of another database
+)
+
+// StatusError is an answer with a status that is not 200.
+type StatusError struct {
+	Status  int
+	Message string // of the server
+}
+
+func (e *StatusError) Error() string { return fmt.Sprintf("%s (status %d)", e.Message, e.Status) }
+
+// Is reports whether target is the error of the status.
+func (e *StatusError) Is(target error) bool {
+	switch e.Status {
+	case http.StatusUnauthorized:
+		return target == ErrUnauthorized
+	case http.StatusForbidden:
+		return target == ErrForbidden
+	case http.StatusNotFound:
+		return target == ErrNotFound
+	}
+	return false
+}
+
+// permanent reports whether the same request would be answered in the same way.
+func (e *StatusError) permanent() bool {
+	return e.Status >= 400 && e.Status < 500 && e.Status != http.StatusRequestTimeout && e.Status != http.StatusTooManyRequests
+}
+
+// Client asks one server, or several behind one name. It may be used by several goroutines.
+type Client struct {
+	server    *url.URL
+	http      *http.Client
+	tokenFile string
+	tls       *tls.Config
+	log       *slog.Logger
+
+	mu           sync.Mutex // guards what follows
+	installation string     // of the server; "": not known yet
+}
+
+// Option changes a Client.
+type Option func(*Client)
+
+// TokenFile has each request carry the token in a file, which is read again for each connection. Of several lines the
+// first one counts.
+func TokenFile(path string) Option { return func(c *Client) { c.tokenFile = path } }
+
+// TLS sets certificates. It is not for use beside HTTPClient.
+func TLS(config *tls.Config) Option { return func(c *Client) { c.tls = config } }
+
+// HTTPClient replaces the HTTP client. It must have no Timeout: responses do not end.
+func HTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
+
+// Logger gets a line when a connection is lost and when it is there again. By default nothing is logged.
+func Logger(log *slog.Logger) Option { return func(c *Client) { c.log = log } }
+
+// New returns a client of the server at a URL, such as "https://reconciler.example.org:8443". It connects to nothing.
+func New(server string, opts ...Option) (*Client, error) {
+	u, err := url.Parse(server)
+	if err != nil {
+		return nil, fmt.Errorf("server: %w", err)
+	}
+	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, fmt.Errorf("server must be a URL with http or https, such as http://127.0.0.1:8081, not %q", server)
+	}
+	if u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return nil, fmt.Errorf("server must be a URL without user, query and fragment, not %q", u.Redacted())
+	}
+	c := &Client{server: u, log: slog.New(slog.DiscardHandler)}
+	for _, opt := range opts {
+		opt(c)
+	}
+	switch {
+	case c.http == nil:
+		c.http = &http.Client{Transport: &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           (&net.Dialer{Timeout: connectTimeout}).DialContext,
+			TLSClientConfig:       c.tls,
+			TLSHandshakeTimeout:   connectTimeout,
+			ResponseHeaderTimeout: connectTimeout,
+			ForceAttemptHTTP2:     true,
+			IdleConnTimeout:       time.Minute,
+		}}
+	case c.tls != nil:
+		return nil, errors.New("TLS and HTTPClient exclude each other: set the certificates of the HTTP client")
+	case c.http.Timeout != 0:
+		return nil, fmt.Errorf("the HTTP client has a timeout of %s, which would cut streams: use contexts", c.http.Timeout)
+	}
+	if c.tokenFile != "" {
+		if _, err := c.token(); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Get returns one object. If the target has no such object, errors.Is(err, ErrNotFound) holds.
+func (c *Client) Get(ctx context.Context, target, resource, key string) (Object, error) {
+	resp, err := c.get(ctx, nil, target, "objects", resource, key)
+	if err != nil {
+		return Object{}, err
+	}
+	defer drain(resp.Body)
+	var o Object
+	if err := json.NewDecoder(resp.Body).Decode(&o); err != nil {
+		return Object{}, fmt.Errorf("read object %s/%s of target %s: %w", resource, key, target, err)
+	}
+	return o, nil
+}
+
+// get asks for what is at a path below /v1/targets. The caller closes the body.
+func (c *Client) get(ctx context.Context, query url.Values, path ...string) (*http.Response, error) {
+	u := *c.server
+	for i, element := range path {
+		if element == "" || element == "." || element == ".." {
+			return nil, &StatusError{Status: http.StatusBadRequest, Message: fmt.Sprintf("%q names nothing in %q", element, path)}
+		}
+		path[i] = url.PathEscape(element)
+	}
+	u = *u.JoinPath(append([]string{"v1", "targets"}, path...)...)
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	if c.tokenFile != "" {
+		token, err := c.token()
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.accept(resp); err != nil {
+		drain(resp.Body)
+		return nil, err
+	}
+	return resp, nil
+}
+
+// accept returns an error for a response that is not what was asked for.
+func (c *Client) accept(resp *http.Response) error {
+	installation := resp.Header.Get("Reconciler-Installation")
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, errorMost))
+		var answer struct {
+			Error string `json:"error"`
+		}
+		if json.Unmarshal(text, &answer) != nil || answer.Error == "" {
+			answer.Error = fmt.Sprintf("%s answers %s", c.server.Host, resp.Status)
+		}
+		if installation == "" && resp.StatusCode == http.StatusNotFound {
+			// A proxy that knows no server now may know one later.
+			return fmt.Errorf("%s is not a stream of reconciler: %s", resp.Request.URL.Redacted(), answer.Error)
+		}
+		return &StatusError{Status: resp.StatusCode, Message: answer.Error}
+	}
+	if installation == "" {
+		return fmt.Errorf("%s answers, but not as reconciler does: there is no header Reconciler-Installation", c.server.Host)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.installation != "" && c.installation != installation {
+		return fmt.Errorf("%w: %s was installation %s and is %s now", ErrInstallation, c.server.Host, c.installation, installation)
+	}
+	c.installation = installation
+	return nil
+}
+
+func (c *Client) token() (string, error) {
+	text, err := os.ReadFile(c.tokenFile)
+	if err != nil {
+		return "", fmt.Errorf("read the token: %w", err)
+	}
+	line, _, _ := bytes.Cut(bytes.TrimSpace(text), []byte("\n"))
+	token := bytes.TrimSpace(line)
+	if len(token) == 0 {
+		return "", fmt.Errorf("read the token: %s is empty", c.tokenFile)
+	}
+	for _, b := range token {
+		if b <= ' ' || b > '~' {
+			return "", fmt.Errorf("read the token: %s has characters that no token has", c.tokenFile)
+		}
+	}
+	return string(token), nil
+}
+
+// drain reads what little is left of a response, so that its connection can be used again.
+func drain(body io.ReadCloser) {
+	_, _ = io.CopyN(io.Discard, body, errorMost)
+	_ = body.Close()
+}

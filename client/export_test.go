@@ -1,0 +1,16 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// WatchPatiently is Watch with another silenceMost.
+func (c *Client) WatchPatiently(ctx context.Context, target string, silence time.Duration, yield func(Frame) bool) error {
+	w := &watch{client: c, target: target, silence: silence, yield: func(f Frame, _ error) bool { return yield(f) }}
+	if err := w.run(ctx); !errors.Is(err, errStopped) {
+		return err
+	}
+	return nil
+}
