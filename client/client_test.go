@@ -257,7 +257,8 @@ func TestWatchEndsWithItsLoop(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
-	for range c.Watch(t.Context(), "eu", client.WatchOptions{}) {
+	for _, err := range c.Watch(t.Context(), "eu", client.WatchOptions{}) {
+		require.NoError(t, err)
 		break
 	}
 	<-ended

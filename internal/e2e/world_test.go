@@ -24,8 +24,6 @@ const (
 	patience = 90 * time.Second
 	// takeover is how long a crashed process's targets may rest; see docs/guarantees.md.
 	takeover = 10 * time.Second
-	// glance is the pause between two looks at what tells nobody that it has changed.
-	glance = 20 * time.Millisecond
 )
 
 // bound is d in the long tier, which has the machine for itself. Otherwise a test waits longer.
@@ -208,21 +206,5 @@ func (w *world) column(sql string, args ...any) []string {
 // eventually looks until there is nothing wrong any more.
 func eventually(t *testing.T, within time.Duration, wrong func() error, what string) {
 	t.Helper()
-	timeout := time.NewTimer(within)
-	defer timeout.Stop()
-	ticker := time.NewTicker(glance)
-	defer ticker.Stop()
-	for {
-		err := wrong()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-t.Context().Done():
-			require.NoError(t, err, what)
-		case <-timeout.C:
-			require.NoError(t, err, "not within %s: %s", within, what)
-		}
-	}
+	require.NoError(t, pgtest.Poll(t.Context(), within, wrong), "not within %s: %s", within, what)
 }

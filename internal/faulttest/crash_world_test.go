@@ -21,12 +21,8 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
-const (
-	// crashPatience is how long a test waits for what must happen on a busy machine.
-	crashPatience = 90 * time.Second
-	// crashGlance is the pause between two looks at what tells nobody that it has changed.
-	crashGlance = 20 * time.Millisecond
-)
+// crashPatience is how long a test waits for what must happen on a busy machine.
+const crashPatience = 90 * time.Second
 
 type crashObject = map[string]any
 
@@ -153,21 +149,7 @@ func (w *crashWorld) text(sql string) string {
 // eventually looks until there is nothing wrong any more.
 func (w *crashWorld) eventually(what string, wrong func() error) {
 	w.t.Helper()
-	timeout := time.NewTimer(crashPatience)
-	defer timeout.Stop()
-	ticker := time.NewTicker(crashGlance)
-	defer ticker.Stop()
-	for {
-		err := wrong()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-timeout.C:
-			require.NoError(w.t, err, what)
-		}
-	}
+	require.NoError(w.t, pgtest.Poll(context.Background(), crashPatience, wrong), what)
 }
 
 // cli runs a command to its end; it must succeed.

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -127,15 +128,14 @@ func (b *bed) text(sql string, args ...any) string {
 // eventually waits until something is so.
 func (b *bed) eventually(what string, is func() bool) {
 	b.t.Helper()
-	ticker := time.NewTicker(5 * time.Millisecond)
-	defer ticker.Stop()
-	timeout := time.After(within)
-	for !is() {
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			require.FailNow(b.t, "it did not happen: "+what, "sessions:\n%s", b.text(sessions))
+	err := pgtest.Poll(context.Background(), within, func() error {
+		if !is() {
+			return errors.New("it did not happen: " + what)
 		}
+		return nil
+	})
+	if err != nil {
+		require.FailNow(b.t, err.Error(), "sessions:\n%s", b.text(sessions))
 	}
 }
 

@@ -40,19 +40,12 @@ func (p *place) hang(t *testing.T, id string) (begun <-chan struct{}, release fu
 // poll asks a query until its answer is another one than given, and returns that.
 func (w *world) poll(but, sql string, args ...any) string {
 	w.t.Helper()
-	timeout := time.After(deadline)
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		if have := w.text(sql, args...); have != but {
-			return have
-		}
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			require.FailNow(w.t, "still "+but, sql)
-		}
-	}
+	have := but
+	w.eventually("another answer than "+but+" to "+sql, func() bool {
+		have = w.text(sql, args...)
+		return have != but
+	})
+	return have
 }
 
 // I1: the cursor passes a change only when the ledger knows its object: settled, or in hand. What was handed out and

@@ -209,20 +209,7 @@ func (w *world) settledRetry(want, sql string) {
 
 func (w *world) attempt(try func(context.Context) error) {
 	w.t.Helper()
-	timeout := time.After(deadline)
-	ticker := time.NewTicker(50 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		err := try(context.Background())
-		if err == nil {
-			return
-		}
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			require.NoError(w.t, err)
-		}
-	}
+	require.NoError(w.t, pgtest.Poll(context.Background(), deadline, func() error { return try(context.Background()) }))
 }
 
 // C33, C52, I10: an owner that is cut off from the database (its sessions end and it cannot come back) stops before

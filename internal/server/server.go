@@ -36,11 +36,11 @@ const (
 	rowsConns   = 4
 	directConns = 2
 	leaseConns  = 2
-	// catalogAgain is the pause after definitions could not be read.
-	catalogAgain = 2 * time.Second
 )
 
 var (
+	// catalogAgain is the pause after definitions could not be read.
+	catalogAgain = pace.Of(2 * time.Second)
 	// catalogEvery is how often definitions are read again when nobody says that they changed.
 	catalogEvery = pace.Of(30 * time.Second)
 	// steerEvery is how often an owner looks for what a person has changed when nobody says so.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // fleet makes a tracked table with n running rows in target eu.
@@ -53,20 +54,12 @@ func (w *world) text(sql string, args ...any) string {
 // settled waits until a query gives a text.
 func (w *world) settled(want, sql string, args ...any) {
 	w.t.Helper()
-	timeout := time.After(deadline)
-	ticker := time.NewTicker(20 * time.Millisecond)
-	defer ticker.Stop()
-	for {
-		have := w.text(sql, args...)
-		if have == want {
-			return
+	require.NoError(w.t, pgtest.Poll(context.Background(), deadline, func() error {
+		if have := w.text(sql, args...); have != want {
+			return fmt.Errorf("%s\nwant %s\nhave %s", sql, want, have)
 		}
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			require.Equal(w.t, want, have, sql)
-		}
-	}
+		return nil
+	}))
 }
 
 const lastSync = `SELECT state || ' ' || reason || ' rows=' || rows || ' upserts=' || upserts || ' tombstones=' || tombstones || ' drifted=' || drifted || ' held=' || held

@@ -15,6 +15,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/store"
 	"github.com/pgreconciler/reconciler/internal/stream"
 	"github.com/pgreconciler/reconciler/internal/sync"
@@ -24,9 +25,10 @@ const (
 	// successorPatience is how long a process tries to ask the next owner of a target for a sync.
 	successorPatience = 10 * time.Second
 	successorRetry    = 200 * time.Millisecond
-	// turnsAgain is the pause after it could not be read whose turn it is.
-	turnsAgain = 2 * time.Second
 )
+
+// turnsAgain is the pause after it could not be read whose turn it is.
+var turnsAgain = pace.Of(2 * time.Second)
 
 // runTarget is lease.Config.RunTarget: the apply side, the syncs, and an ear for commands.
 func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
@@ -347,16 +348,12 @@ func (w *world) series(name string, labels ...string) (sum float64) {
 // eventually waits until something is so.
 func (w *world) eventually(what string, is func() bool) {
 	w.t.Helper()
-	timeout := time.After(deadline)
-	ticker := time.NewTicker(10 * time.Millisecond)
-	defer ticker.Stop()
-	for !is() {
-		select {
-		case <-ticker.C:
-		case <-timeout:
-			require.FailNow(w.t, "it did not happen: "+what)
+	require.NoError(w.t, pgtest.Poll(context.Background(), deadline, func() error {
+		if !is() {
+			return errors.New("it did not happen: " + what)
 		}
-	}
+		return nil
+	}))
 }
 
 // wait returns when everything that is committed is applied.

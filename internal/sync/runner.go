@@ -20,6 +20,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -46,9 +47,10 @@ const (
 	backlogMost = 10 * time.Second
 	// lockNotAvailable is the SQLSTATE of a lock that was not to be had in time.
 	lockNotAvailable = "55P03"
-	// failedPause is the pause before a failed run is made again.
-	failedPause = 10 * time.Second
 )
+
+// failedPause is the pause before a failed run is made again.
+var failedPause = pace.Of(10 * time.Second)
 
 // Config is what a Runner needs.
 type Config struct {
