@@ -49,8 +49,10 @@ const (
 	lockNotAvailable = "55P03"
 )
 
-// failedPause is the pause before a failed run is made again.
-var failedPause = pace.Of(10 * time.Second)
+var (
+	// failedPause is the pause before a failed run is made again.
+	failedPause = pace.Of(10 * time.Second)
+)
 
 // Config is what a Runner needs.
 type Config struct {
