@@ -17,8 +17,8 @@ const (
 	EndOfSnapshot FrameType = "end_of_snapshot"
 	// Checkpoint: every change up to Revision was sent, or is held, blocked or failing. Inside a snapshot Revision is 0.
 	Checkpoint FrameType = "checkpoint"
-	// Reset: forget what was named, and keep what you have until EndOfSnapshot. A snapshot follows. The Reason is one of the
-	// server's, or "cut" for a snapshot that was cut before its first bookmark.
+	// Reset: forget what was named and the versions of your objects, and keep the objects until EndOfSnapshot. A snapshot
+	// follows. The Reason is one of the server's, or "cut" for a snapshot that was cut before its first bookmark.
 	Reset FrameType = "reset"
 	// Waiting: alive, with nothing to send. The Reason is one of the server's, or why there is no connection.
 	Waiting FrameType = "waiting"

@@ -41,7 +41,8 @@ func (w *world) judge() {
 	found = append(found, unknownSpecs(m, calls)...)
 	found = append(found, overlaps(overlapping, frozen)...)
 	found = append(found, deposed(calls, frozen)...)
-	found = append(found, baselessDeletes(m, calls)...)
+	found = append(found, baselessDeletes(m, calls, fuzz)...)
+	found = append(found, w.judgeStream(m)...)
 	found = append(found, w.judgeRollouts(m, history, calls)...)
 	w.mu.Lock()
 	approved := w.approved
@@ -50,7 +51,7 @@ func (w *world) judge() {
 		approved = time.Now()
 	}
 	for _, t := range w.plan.Targets {
-		if t.MaxDeletes >= 0 && !t.File {
+		if t.MaxDeletes >= 0 && t.Driver == "webhook" {
 			found = append(found, guardBreaks(calls, t.Name, t.MaxDeletes, approved)...)
 		}
 	}

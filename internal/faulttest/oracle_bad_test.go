@@ -137,16 +137,16 @@ func TestCallsOfDeposedOwnersAreFound(t *testing.T) {
 func TestBaselessDeletesAreFound(t *testing.T) {
 	t.Parallel()
 	m := life()
-	require.Empty(t, baselessDeletes(m, []call{apply(11, 1), remove(31)}))
-	require.Equal(t, []string{"I5 delete"}, whats(baselessDeletes(m, []call{apply(11, 1), remove(25)})), "it was wanted from 10 to 30")
-	require.Empty(t, baselessDeletes(m, []call{apply(11, 1), remove(45)}), "it was not wanted for a while")
-	require.Equal(t, []string{"I5 delete"}, whats(baselessDeletes(m, []call{apply(11, 1), apply(43, 4), remove(45)})), "it has been applied since")
-	require.Empty(t, baselessDeletes(m, []call{remove(45)}), "before 10 it was not wanted")
+	require.Empty(t, baselessDeletes(m, []call{apply(11, 1), remove(31)}, fuzz))
+	require.Equal(t, []string{"I5 delete"}, whats(baselessDeletes(m, []call{apply(11, 1), remove(25)}, fuzz)), "it was wanted from 10 to 30")
+	require.Empty(t, baselessDeletes(m, []call{apply(11, 1), remove(45)}, fuzz), "it was not wanted for a while")
+	require.Equal(t, []string{"I5 delete"}, whats(baselessDeletes(m, []call{apply(11, 1), apply(43, 4), remove(45)}, fuzz)), "it has been applied since")
+	require.Empty(t, baselessDeletes(m, []call{remove(45)}, fuzz), "before 10 it was not wanted")
 	elsewhere := but(apply(11, 1), func(c *call) { c.Object.Target = "t1" })
 	gone := but(remove(25), func(c *call) { c.Object.Target = "t1" })
-	require.Empty(t, baselessDeletes(m, []call{elsewhere, gone}), "it was never wanted there")
+	require.Empty(t, baselessDeletes(m, []call{elsewhere, gone}, fuzz), "it was never wanted there")
 	late := but(remove(25), func(c *call) { c.Term = 0 })
-	require.Empty(t, baselessDeletes(m, []call{apply(11, 1), late}), "of a deposed owner: see deposed")
+	require.Empty(t, baselessDeletes(m, []call{apply(11, 1), late}, fuzz), "of a deposed owner: see deposed")
 }
 
 // Joined objects are wanted as long as both of their rows want them.

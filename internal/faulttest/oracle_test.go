@@ -109,8 +109,8 @@ func deposed(calls []call, frozen func(replica string, from, to time.Time) bool)
 	return found
 }
 
-// baselessDeletes finds deletes of objects that were wanted all the time since they were last applied. I5.
-func baselessDeletes(m *model, calls []call) (found []violation) {
+// baselessDeletes finds deletes of objects that were wanted all the time since they were last applied, and fuzz before. I5.
+func baselessDeletes(m *model, calls []call, fuzz time.Duration) (found []violation) {
 	applied := map[object]call{}
 	terms := map[string]int64{}
 	for _, c := range calls {

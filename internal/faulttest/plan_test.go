@@ -63,10 +63,10 @@ func onTarget(kind string) bool {
 	return slices.Contains([]string{faultRough, faultDown, faultPause, faultResync, faultRetry, faultLateWord}, kind)
 }
 
-// targetPlan is one target of a world. The last one is of the driver file, the others are webhooks with journals.
+// targetPlan is one target of a world. The last one is of the driver file or stream, the others are webhooks with journals.
 type targetPlan struct {
 	Name        string
-	File        bool
+	Driver      string
 	Fences      bool // refuses the calls of deposed owners
 	MaxDeletes  int  // guard; -1: none
 	Concurrency int
@@ -122,8 +122,9 @@ func newPlanOf(seed uint64, novel []string) *plan {
 	slices.Sort(p.Resources)
 	webhooks := 1 + r.IntN(2)
 	for i := range webhooks + 1 {
-		p.Targets = append(p.Targets, newTarget(r, i, i == webhooks))
+		p.Targets = append(p.Targets, newTarget(r, i))
 	}
+	p.Targets[webhooks].Driver = "file"
 	// What was added later has a stream of its own, so that the worlds of older seeds are what they were but for that.
 	more := p.stream(1)
 	for range p.Replicas {
@@ -137,6 +138,9 @@ func newPlanOf(seed uint64, novel []string) *plan {
 	}
 	p.beHonest(p.stream(2))
 	p.addLateWord(p.stream(3))
+	if p.stream(streamStreams).IntN(2) == 0 && !p.Disk {
+		p.Targets[webhooks].Driver = "stream"
+	}
 	p.addApplies(p.stream(streamApplies))
 	p.addNovelties(p.stream(streamNovelties), novel, within)
 	return p
@@ -175,9 +179,9 @@ func (p *plan) addDisk(r *rand.Rand) {
 	p.Faults = slices.Insert(p.Faults, i, f)
 }
 
-func newTarget(r *rand.Rand, number int, file bool) targetPlan {
+func newTarget(r *rand.Rand, number int) targetPlan {
 	t := targetPlan{
-		Name: fmt.Sprintf("t%d", number), File: file, MaxDeletes: -1,
+		Name: fmt.Sprintf("t%d", number), Driver: "webhook", MaxDeletes: -1,
 		Fences:      r.IntN(2) == 0,
 		Concurrency: 1 << min(4, 1+r.IntN(5)),
 		Timeout:     between(r, time.Second, 2*time.Second),

@@ -44,6 +44,7 @@ type process struct {
 	asked   bool       // it was told to end
 	armed   string     // where the environment lets it die; empty: nowhere
 	address string     // of its metrics
+	streams string     // where it serves streams
 	lines   []string
 }
 
@@ -101,6 +102,9 @@ func (r *replica) read(p *process, from io.Reader) {
 		p.lines = append(p.lines, scanner.Text())
 		if line.Msg == "listening" && line.Key == "listen" {
 			p.address = line.Address
+		}
+		if line.Msg == "listening" && line.Key == "streams.listen" {
+			p.streams = line.Address
 		}
 		first := line.Msg == "started" && !p.started
 		p.started = p.started || first

@@ -23,6 +23,7 @@ const (
 	streamNovelties = 6
 	streamPoints    = 301
 	streamRollouts  = 400 // and the writer's number
+	streamStreams   = 316 // whether the last target is a stream
 	streamHostile   = 302 // rows and settings
 )
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -150,14 +151,18 @@ func sameForm(text string) string {
 func (w *world) compare() []violation {
 	want, have := map[object]string{}, map[object]string{}
 	wantFiles, haveFiles := map[object]string{}, map[object]string{}
-	byName := map[string]targetPlan{}
+	wantFollowed := map[object]string{}
+	driverOf := map[string]string{}
 	for _, t := range w.plan.Targets {
-		byName[t.Name] = t
+		driverOf[t.Name] = t.Driver
 	}
 	for o, spec := range w.wanted() {
-		if t := byName[o.Target]; t.File {
+		switch driverOf[o.Target] {
+		case "file":
 			wantFiles[object{o.Target, "file", fileName(o.Resource, o.Key)}] = spec + "\n"
-		} else {
+		case "stream":
+			wantFollowed[o] = spec
+		default:
 			want[o] = sameForm(spec)
 		}
 	}
@@ -167,7 +172,7 @@ func (w *world) compare() []violation {
 		}
 	}
 	for _, t := range w.plan.Targets {
-		if t.File {
+		if t.Driver == "file" {
 			for name, content := range w.files(t) {
 				haveFiles[object{t.Name, "file", name}] = content
 			}
@@ -175,7 +180,7 @@ func (w *world) compare() []violation {
 	}
 	w.mayRemain(want, have)
 	w.count("objects at rest", len(want)+len(wantFiles))
-	return append(differences(want, have), differences(wantFiles, haveFiles)...)
+	return slices.Concat(differences(want, have), differences(wantFiles, haveFiles), w.compareStream(wantFollowed))
 }
 
 // files reads the files of a target by their path in it.

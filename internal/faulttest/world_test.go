@@ -35,6 +35,7 @@ type world struct {
 	disk      *rareDisk // of the file target; nil: it has none of its own
 	replicas  []*replica
 	endpoints []*endpoint // in the order of the plan's targets; the last target has none
+	watchers  []*watcher  // of the last target, if it is a stream
 	journal   journal
 	timeline  *timeline
 	stalls    stalls
@@ -173,9 +174,11 @@ func (w *world) configure(name, url, direct string) (path string) {
 			"concurrency": t.Concurrency, "timeout": t.Timeout.String(), "sync_interval": t.Sync,
 			"backoff": options{"min": "50ms", "max": t.BackoffMax.String()},
 		}
-		if !t.File {
-			target["driver"] = "webhook"
-			target["options"] = options{"url": w.endpoints[i].url, "headers_env": options{headerReplica: "WORLD_REPLICA"}}
+		switch t.Driver {
+		case "webhook":
+			target["driver"], target["options"] = t.Driver, options{"url": w.endpoints[i].url, "headers_env": options{headerReplica: "WORLD_REPLICA"}}
+		case "stream":
+			target["driver"], target["options"] = t.Driver, options{}
 		}
 		targets = append(targets, target)
 	}
@@ -184,7 +187,7 @@ func (w *world) configure(name, url, direct string) (path string) {
 		notify = "off"
 	}
 	text, err := json.MarshalIndent(options{
-		"database_url": url, "direct_url": direct, "listen": "127.0.0.1:0", "log": options{"level": "info", "format": "json"}, "notify": notify,
+		"database_url": url, "direct_url": direct, "listen": "127.0.0.1:0", "streams": options{"listen": "127.0.0.1:0"}, "log": options{"level": "info", "format": "json"}, "notify": notify,
 		"shutdown_timeout": "5s", "retention": options{"max_age": "1m", "max_rows": w.plan.MaxRows}, "targets": targets,
 	}, "", "  ")
 	require.NoError(w.t, err)
@@ -268,6 +271,9 @@ func (w *world) run() {
 	}
 	defer watching.Wait()
 	defer sync.OnceFunc(func() { close(quiet) })()
+	following, leave := context.WithCancel(context.WithoutCancel(w.t.Context()))
+	defer leave()
+	w.startWatchers(following, watching.Go)
 	func() {
 		defer writing.Wait()
 		defer close(stop)
