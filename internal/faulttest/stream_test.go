@@ -51,7 +51,24 @@ func (w *world) startWatchers(ctx context.Context, run func(func())) {
 	}
 }
 
-// balancer connects to one of the processes that serve streams, as a load balancer does.
+// cutConn is a connection that breaks when so many bytes have come over it: in the middle of a header, a frame or a snapshot.
+type cutConn struct {
+	net.Conn
+
+	left int
+}
+
+func (c *cutConn) Read(b []byte) (int, error) {
+	if c.left <= 0 {
+		return 0, errors.Join(errors.New("cut by the test"), c.Close())
+	}
+	n, err := c.Conn.Read(b[:min(len(b), c.left)])
+	c.left -= n
+	return n, err
+}
+
+// balancer connects to one of the processes that serve streams, as a load balancer does. It cuts every other connection at
+// some time.
 func (w *world) balancer() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		ResponseHeaderTimeout: 3 * time.Second,
@@ -66,7 +83,11 @@ func (w *world) balancer() *http.Client {
 			if len(addresses) == 0 {
 				return nil, errors.New("no process serves streams")
 			}
-			return (&net.Dialer{Timeout: time.Second}).DialContext(ctx, network, addresses[rand.IntN(len(addresses))])
+			conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, network, addresses[rand.IntN(len(addresses))])
+			if err == nil && rand.IntN(2) == 0 {
+				conn = &cutConn{conn, 1 << (8 + rand.IntN(10))}
+			}
+			return conn, err
 		},
 	}}
 }
