@@ -257,10 +257,13 @@ func TestWatchEndsWithItsLoop(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
-	for _, err := range c.Watch(t.Context(), "eu", client.WatchOptions{}) {
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, err := range c.Watch(ctx, "eu", client.WatchOptions{}) {
 		require.NoError(t, err)
+		cancel() // which adds no pair to a loop that has ended
 		break
 	}
+	cancel()
 	<-ended
 }
 

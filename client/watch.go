@@ -69,9 +69,11 @@ func (w *watch) run(ctx context.Context) error {
 		err := w.response(ctx)
 		var status *StatusError
 		switch {
+		case errors.Is(err, errStopped): // before ctx: the loop takes no other pair
+			return err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, errDone), errors.Is(err, errStopped), errors.Is(err, ErrReleased), errors.Is(err, ErrInstallation), errors.As(err, &status) && status.permanent():
+		case errors.Is(err, errDone), errors.Is(err, ErrReleased), errors.Is(err, ErrInstallation), errors.As(err, &status) && status.permanent():
 			return err
 		}
 		pause := min(pauseMax, pauseMin<<min(w.failures, 10))

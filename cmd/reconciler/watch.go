@@ -54,7 +54,7 @@ func (a *app) watchCommand() *cobra.Command {
 	return cmd
 }
 
-// watch prints frames until ctx ends, which is how a person leaves.
+// watch prints frames until ctx ends; that is no error.
 func (a *app) watch(ctx context.Context, c *client.Client, target string, opts client.WatchOptions) error {
 	for frame, err := range c.Watch(ctx, target, opts) {
 		switch {
@@ -94,7 +94,7 @@ func (a *app) printFrame(f client.Frame) error {
 		return a.printer().Line(string(f.Type))
 	case client.Reset, client.Waiting:
 		a.note("%s: %s", f.Type, f.Reason)
-	case client.Checkpoint: // says nothing to a person
+	case client.Checkpoint: // for programs
 	}
 	return nil
 }
