@@ -33,7 +33,7 @@ type script struct {
 }
 
 func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.queries, s.tokens = append(s.queries, r.URL.Path+"?"+r.URL.RawQuery), append(s.tokens, r.Header.Get("Authorization"))
+	s.queries, s.tokens = append(s.queries, r.URL.EscapedPath()+"?"+r.URL.RawQuery), append(s.tokens, r.Header.Get("Authorization"))
 	if len(s.queries) > len(s.answers) {
 		s.t.Errorf("request %d was not expected: %s", len(s.queries), s.queries[len(s.queries)-1])
 		w.WriteHeader(http.StatusTeapot)
@@ -310,7 +310,7 @@ func TestGetReturnsAnObject(t *testing.T) {
 	require.Equal(t, client.Object{Resource: "app", Key: "1", Version: 1, Revision: 1, Hash: "ab", Spec: []byte(`{"id": 1}`)}, o)
 	_, err = c.Get(t.Context(), "eu", "app", "2")
 	require.ErrorIs(t, err, client.ErrNotFound)
-	require.Equal(t, "/v1/targets/eu/objects/app/a/b c?", s.queries[0])
+	require.Equal(t, "/v1/targets/eu/objects/app/a%2Fb%20c?", s.queries[0])
 	_, err = c.Get(t.Context(), "eu", "app", "..")
 	require.ErrorContains(t, err, `".." names nothing`)
 }
