@@ -186,25 +186,42 @@ func TestModelFollowsPlaces(t *testing.T) {
 
 func TestBreaksOfTheGuardAreFound(t *testing.T) {
 	t.Parallel()
+	// breaks judges calls that follow an apply of each of their objects.
+	breaks := func(calls []call, target string, maxDeletes int, approved time.Time) []violation {
+		applies := make([]call, 0, 2*len(calls))
+		for _, c := range calls {
+			applies = append(applies, but(apply(2, 1), func(a *call) { a.Object = c.Object }))
+		}
+		applies = append(applies, but(apply(20, 1), func(a *call) { a.Object.Key = "0" }))
+		return guardBreaks(append(applies, calls...), target, maxDeletes, approved)
+	}
 	other := func(c call, key string) call { return but(c, func(c *call) { c.Object.Key = key }) }
 	two := []call{remove(31), other(remove(32), "8"), remove(33)}
-	require.Empty(t, guardBreaks(two, "t0", 2, at(100)), "a delete that is tried again is one")
+	require.Empty(t, breaks(two, "t0", 2, at(100)), "a delete that is tried again is one")
 	three := append(slices.Clone(two), other(remove(34), "9"))
-	require.Equal(t, []string{"I6 guard"}, whats(guardBreaks(three, "t0", 2, at(100))))
-	require.Empty(t, guardBreaks(three, "t0", 2, at(33.5)), "approved before")
-	require.Empty(t, guardBreaks(three, "t1", 2, at(100)), "another target")
+	require.Equal(t, []string{"I6 guard"}, whats(breaks(three, "t0", 2, at(100))))
+	require.Empty(t, breaks(three, "t0", 2, at(33.5)), "approved before")
+	require.Empty(t, breaks(three, "t1", 2, at(100)), "another target")
 	three[3].Term = 2
-	require.Empty(t, guardBreaks(three, "t0", 2, at(100)), "another owner counts anew")
-	require.Equal(t, []string{"I6 guard"}, whats(guardBreaks([]call{remove(31), other(remove(75), "8")}, "t0", 1, at(100))))
-	require.Empty(t, guardBreaks([]call{remove(31), other(remove(77), "8")}, "t0", 1, at(100)), "not within one window")
+	require.Empty(t, breaks(three, "t0", 2, at(100)), "another owner counts anew")
+	require.Equal(t, []string{"I6 guard"}, whats(breaks([]call{remove(31), other(remove(75), "8")}, "t0", 1, at(100))))
+	require.Empty(t, breaks([]call{remove(31), other(remove(77), "8")}, "t0", 1, at(100)), "not within one window")
 	again := []call{remove(31), but(remove(41), func(c *call) { c.Term = 2 }), but(other(remove(42), "8"), func(c *call) { c.Term = 2 })}
-	require.Empty(t, guardBreaks(again, "t0", 1, at(100)), "what an earlier owner has tried is counted")
+	require.Empty(t, breaks(again, "t0", 1, at(100)), "what an earlier owner has tried is counted")
 	second := func(c call) call { return but(c, func(c *call) { c.Term = 2 }) }
 	left := []call{remove(31), second(other(remove(32), "8")), second(other(remove(33), "9")), second(other(remove(34), "10"))}
-	require.Empty(t, guardBreaks(left, "t0", 2, at(100)), "the former owner may have let one more pass")
+	require.Empty(t, breaks(left, "t0", 2, at(100)), "the former owner may have let one more pass")
 	left = append(left, second(other(remove(35), "11")))
-	require.Equal(t, []string{"I6 guard"}, whats(guardBreaks(left, "t0", 2, at(100))), "but not two")
-	require.Empty(t, guardBreaks([]call{remove(31), second(other(remove(78), "8")), second(other(remove(79), "9"))}, "t0", 1, at(100)), "in a later window, too")
+	require.Equal(t, []string{"I6 guard"}, whats(breaks(left, "t0", 2, at(100))), "but not two")
+	require.Empty(t, breaks([]call{remove(31), second(other(remove(78), "8")), second(other(remove(79), "9"))}, "t0", 1, at(100)), "in a later window, too")
+
+	require.Empty(t, guardBreaks(three, "t0", 1, at(100)), "never applied")
+	written := []call{apply(2, 1), other(apply(3, 1), "8"), other(apply(6, 1), "9")}
+	deletes := []call{second(remove(20)), second(other(remove(21), "8"))}
+	require.Equal(t, []string{"I6 guard"}, whats(guardBreaks(append(written, deletes...), "t0", 0, at(100))), "the former owner has written what it applied")
+	require.Empty(t, guardBreaks(append(written[:2:2], deletes...), "t0", 0, at(100)), "the former owner may have died before it wrote what it applied")
+	twice := []call{apply(2, 1), other(apply(3, 1), "8"), remove(10), remove(60), other(remove(61), "8")}
+	require.Empty(t, guardBreaks(twice, "t0", 1, at(100)), "what was deleted is deleted once more")
 }
 
 func TestDifferencesAreFound(t *testing.T) {

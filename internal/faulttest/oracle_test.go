@@ -134,9 +134,14 @@ func baselessDeletes(m *model, calls []call, fuzz time.Duration) (found []violat
 // before the call.
 const guardWindow = 45 * time.Second
 
+// unwritten is how long after its end a call may not be in the ledger yet.
+const unwritten = time.Second
+
 // guardBreaks finds deletes beyond what a guard by count lets pass, of each owner before anything was approved. A delete
 // that an earlier owner tried has been counted by that one; and what the one before let pass and did not come to call,
-// which is no more than it had left within a window, is carried out without being counted again. I6.
+// which is no more than it had left within a window, is carried out without being counted again. Nor does a guard count
+// the delete of an object that the ledger does not know, which an owner makes when it reads events again: no apply was
+// called for it, or only by a former owner that may have died before it wrote the result. I6.
 func guardBreaks(calls []call, target string, maxDeletes int, approved time.Time) (found []violation) {
 	tried := map[object]int64{}  // by which owner first
 	recent := map[int64][]call{} // the first calls for objects, of each owner
@@ -147,12 +152,33 @@ func guardBreaks(calls []call, target string, maxDeletes int, approved time.Time
 			first = min(first, c.Term)
 		}
 	}
-	former, last := first, first // owners: the one before the last one, and that
+	former, last := first, first  // owners: the one before the last one, and that
+	applied := map[object]call{}  // the last apply since the last delete that took effect
+	ends := map[int64]time.Time{} // the last call of each owner, before the next one's first
+	newest := first
+	unknown := func(o object) bool {
+		a, there := applied[o]
+		return !there || a.Term != newest && ends[a.Term].Sub(a.End) < unwritten
+	}
 	recently := func(owner int64, c call) []call {
 		return slices.DeleteFunc(slices.Clone(recent[owner]), func(before call) bool { return c.Begin.Sub(before.Begin) > guardWindow })
 	}
 	for _, c := range calls {
-		if c.Object.Target != target || !c.Delete || c.Begin.After(approved) {
+		if c.Object.Target != target || c.Begin.After(approved) {
+			continue
+		}
+		if c.Term >= newest {
+			newest, ends[c.Term] = c.Term, c.Begin
+		}
+		if !c.Delete {
+			applied[c.Object] = c
+			continue
+		}
+		unknown := unknown(c.Object)
+		if c.Effect {
+			delete(applied, c.Object)
+		}
+		if unknown {
 			continue
 		}
 		if _, before := tried[c.Object]; !before {
