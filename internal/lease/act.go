@@ -147,7 +147,7 @@ func (s *session) own(live context.Context, sl *slot, row store.TargetsAcquireRo
 	s.cfg.Logger.Info("target_acquired", "target", row.Name, "term", row.Term, "clean", row.Clean, "fresh", row.Fresh, "options_changed", row.OptionsChanged)
 	sl.term = row.Term
 	ctx := s.begin(live, sl)
-	sl.ownedOn, sl.ownedAt = row.Timeline, sl.begun
+	s.owned(sl, row.Timeline, sl.begun)
 	grant := &Grant{
 		Target: row.Name, ID: row.ID, Owner: s.cfg.Instance, Term: row.Term,
 		Clean: row.Clean, Fresh: row.Fresh, OptionsChanged: row.OptionsChanged,

@@ -96,5 +96,5 @@ func (s *session) renewed(sl *slot, seen seenLease) {
 		return
 	}
 	sl.hold.renew(s.sentAt + sl.ttl)
-	sl.ownedOn, sl.ownedAt = s.timeline, s.hitAt
+	s.owned(sl, s.timeline, s.hitAt)
 }

@@ -113,8 +113,8 @@ func (t Timing) withDefaults() Timing {
 	orDefault(&t.Live, t.MinTTL)
 	orDefault(&t.Gone, time.Minute)
 	orDefault(&t.Unlisted, 10*time.Second)
-	orDefault(&t.BackoffMin, time.Second)
-	orDefault(&t.BackoffMax, 30*time.Second)
+	orDefault(&t.BackoffMin, pace.Of(time.Second))
+	orDefault(&t.BackoffMax, pace.Of(30*time.Second))
 	orDefault(&t.StopGrace, 5*time.Second)
 	return t
 }

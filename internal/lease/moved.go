@@ -8,16 +8,27 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
+// owned notes which server gave this process a lease, or renewed it, and when.
+func (s *session) owned(sl *slot, timeline int64, at time.Duration) {
+	s.noteMove(sl, timeline)
+	sl.ownedOn, sl.ownedAt = timeline, at
+}
+
+// noteMove notes that a target was owned on an older timeline than that of the server that has just answered.
+func (s *session) noteMove(sl *slot, timeline int64) {
+	if sl.ownedOn != 0 && sl.ownedOn < timeline {
+		if !sl.isLeader() {
+			s.moved[sl.name] = sl.ownedAt
+		}
+		sl.ownedOn = 0
+	}
+}
+
 // move reports to the new server which targets this process owned on an older timeline. If it worked with an old primary because no
 // other server was reachable, the new one does not know what was changed in those targets.
 func (s *session) move(live context.Context) {
 	for _, sl := range s.slots {
-		if sl.ownedOn != 0 && sl.ownedOn < s.timeline {
-			if !sl.isLeader() {
-				s.moved[sl.name] = sl.ownedAt
-			}
-			sl.ownedOn = 0
-		}
+		s.noteMove(sl, s.timeline)
 	}
 	if len(s.moved) == 0 {
 		return
