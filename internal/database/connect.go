@@ -1,6 +1,7 @@
 package database
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ const (
 	statementTimeout = 60 * time.Second
 	// idleInTransactionTimeout ends the transaction of a process that froze inside one, and with it its locks.
 	idleInTransactionTimeout = 10 * time.Second
+	// minConns is the least number of connections of a pool: a session that waits for a lock stops nothing else.
+	minConns = 2
 	// SessionTimeout ends the session of a process that froze while it held a session's advisory lock. Its owner
 	// says something more often than that.
 	SessionTimeout = 15 * time.Second
@@ -36,7 +39,7 @@ const (
 // Options choose what differs between the connections of one process.
 type Options struct {
 	Name     string            // application_name; shown in pg_stat_activity
-	MaxConns int32             // for pools; 0 means 4
+	MaxConns int32             // for pools; 0 means 4; the URL's pool_max_conns lowers it
 	Settings map[string]string // on top of the pinned ones
 	Simple   bool              // through a pooler in transaction mode: no prepared statements, no settings but those it keeps
 	// Fleet is what the connections belong to. Nil: they are by themselves.
@@ -76,9 +79,9 @@ func WatchSession() map[string]string {
 
 // Connect opens one connection. Where the URL turns out to lead through a pooler, it goes on as with Options.Simple.
 func Connect(ctx context.Context, url string, opts Options) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig(url)
+	cfg, err := parse(url)
 	if err != nil {
-		return nil, parseError(err)
+		return nil, err
 	}
 	apply(cfg, opts)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
@@ -100,10 +103,7 @@ func NewPool(ctx context.Context, url string, opts Options) (*pgxpool.Pool, erro
 		return nil, parseError(err)
 	}
 	apply(cfg.ConnConfig, opts)
-	cfg.MaxConns = 4
-	if opts.MaxConns > 0 {
-		cfg.MaxConns = opts.MaxConns
-	}
+	cfg.MaxConns = maxConns(cfg, opts)
 	cfg.MaxConnIdleTime = 5 * time.Minute
 	cfg.MaxConnLifetime, cfg.MaxConnLifetimeJitter = connLife, connLifeJitter
 	cfg.PingTimeout = pingTimeout
@@ -135,6 +135,25 @@ func NewPool(ctx context.Context, url string, opts Options) (*pgxpool.Pool, erro
 	}
 	opts.Fleet.addPool(pool)
 	return pool, nil
+}
+
+// parse reads a URL for a single connection. Its settings for pools are not sent to the server, which does not know them.
+func parse(url string) (*pgx.ConnConfig, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, parseError(err)
+	}
+	return cfg.ConnConfig, nil
+}
+
+// maxConns is the bound of a pool: pool_max_conns of the URL lowers it, to no less than minConns.
+func maxConns(cfg *pgxpool.Config, opts Options) int32 {
+	most := cmp.Or(opts.MaxConns, 4)
+	// What the URL does not set has a default that depends on the machine.
+	if plain, err := pgx.ParseConfig(cfg.ConnString()); err == nil && plain.RuntimeParams["pool_max_conns"] != "" {
+		return min(most, max(cfg.MaxConns, minConns))
+	}
+	return most
 }
 
 func apply(cfg *pgx.ConnConfig, opts Options) {

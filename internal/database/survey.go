@@ -20,9 +20,9 @@ const (
 // Survey asks every host of a URL that names several which server it is. Of those that take writes the one on the latest
 // timeline is the primary; an old one that came back is named in the log and not used. Hosts that do not answer are left out.
 func (f *Fleet) Survey(ctx context.Context, url string) error {
-	cfg, err := pgx.ParseConfig(url)
+	cfg, err := parse(url)
 	if err != nil {
-		return parseError(err)
+		return err
 	}
 	all := hosts(cfg)
 	if len(all) < 2 {

@@ -9,7 +9,7 @@ import (
 	"path"
 	"time"
 
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
 	"github.com/pressly/goose/v3/lock"
@@ -210,10 +210,11 @@ func collect(results []*goose.MigrationResult, what string, err error) ([]Applie
 }
 
 func open(url string) (*sql.DB, error) {
-	config, err := pgx.ParseConfig(url)
+	pool, err := pgxpool.ParseConfig(url) // the server does not know the settings for pools
 	if err != nil {
 		return nil, err
 	}
+	config := pool.ConnConfig
 	if _, set := config.RuntimeParams["application_name"]; !set {
 		config.RuntimeParams["application_name"] = "reconciler migrate"
 	}
