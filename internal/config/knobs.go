@@ -52,7 +52,8 @@ func globalKnobs() []knob[Config] {
 	return []knob[Config]{
 		key("database_url", func(c *Config) *URL { return &c.DatabaseURL }, URL{}, databaseURL(),
 			"The database whose tables are tracked. `pool_max_conns=N` in a URL lowers the number of connections of each pool that a process opens with it, "+
-				"to no less than 2 (see [bounds](guarantees.md#bounds)); with few, a transaction that is left open after a command for some targets delays the others. May lead through a pooler. A pooler's sessions keep their own `default_transaction_isolation`, "+
+				"to no less than 2 (see [bounds](guarantees.md#bounds)); with few, a transaction that is left open after a command for some targets delays the others. "+
+				"May lead through a pooler. A pooler's sessions keep their own `default_transaction_isolation`, "+
 				"`default_transaction_read_only` and `standard_conforming_strings`: these must have PostgreSQL's defaults for the role.").withDefault(required),
 		key("direct_url", func(c *Config) *URL { return &c.DirectURL }, URL{}, databaseURL(),
 			"The same database without a pooler in between, for LISTEN, leases and migrations.").withDefault("`database_url`"),
