@@ -111,8 +111,12 @@ func (p *Pooler) asNobody(dir string) error {
 		return err
 	}
 	p.identity = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	for ; dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
-		if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // see above
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		if err == nil && info.Mode().Perm()&0o005 != 0o005 {
+			err = os.Chmod(dir, 0o755) //nolint:gosec // see above
+		}
+		if err != nil {
 			return err
 		}
 	}
