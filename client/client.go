@@ -129,7 +129,7 @@ func New(server string, opts ...Option) (*Client, error) {
 
 // Get returns one object. If the target has no such object, errors.Is(err, ErrNotFound) holds.
 func (c *Client) Get(ctx context.Context, target, resource, key string) (Object, error) {
-	resp, err := c.get(ctx, nil, target, "objects", resource, key)
+	resp, err := c.get(ctx, nil, target, "objects", resource, key) //nolint:bodyclose // drain does
 	if err != nil {
 		return Object{}, err
 	}

@@ -76,7 +76,7 @@ func newScript(t *testing.T, answers ...func(http.ResponseWriter, *http.Request)
 }
 
 // collect returns what Watch yields, a line for each frame, and its error.
-func collect(c *client.Client, ctx context.Context, opts client.WatchOptions) (frames []string, last error) {
+func collect(ctx context.Context, c *client.Client, opts client.WatchOptions) (frames []string, last error) {
 	for f, err := range c.Watch(ctx, "eu", opts) {
 		if err != nil {
 			return frames, err
@@ -97,7 +97,7 @@ func TestWatchResumesAtTheNewestBookmark(t *testing.T) {
 		lines(`{"type":"end_of_snapshot","bookmark":"b2","revision":1}`, `{"type":"news","x":1}`, `{"type":"closed","reason":"age"}`),
 		lines(gone, `{"type":"checkpoint","bookmark":"b3","revision":2}`, `{"type":"closed","reason":"released"}`),
 	)
-	frames, err := collect(c, t.Context(), client.WatchOptions{Resources: []string{"app"}, Prefix: "1"})
+	frames, err := collect(t.Context(), c, client.WatchOptions{Resources: []string{"app"}, Prefix: "1"})
 	require.ErrorIs(t, err, client.ErrReleased)
 	require.Equal(t, []string{
 		`upsert app/1@1{"id": 1}`, "checkpoint b1", "waiting the response was cut: unexpected EOF", "end_of_snapshot b2", "news",
@@ -118,7 +118,7 @@ func TestSnapshotThatIsCutBeforeABookmarkIsReset(t *testing.T) {
 		lines(one, "cut"),
 		lines(`{"type":"end_of_snapshot","bookmark":"b1","revision":2}`),
 	)
-	frames, err := collect(c, t.Context(), client.WatchOptions{Once: true})
+	frames, err := collect(t.Context(), c, client.WatchOptions{Once: true})
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"waiting the first full sync is under way (status 503)", `upsert app/1@1{"id": 1}`, "waiting the response was cut: unexpected EOF", "reset cut",
@@ -133,7 +133,7 @@ func TestResetForgetsTheBookmark(t *testing.T) {
 		lines(`{"type":"reset","reason":"expired"}`, "cut"),
 		lines(`{"type":"end_of_snapshot","bookmark":"b1"}`),
 	)
-	_, err := collect(c, t.Context(), client.WatchOptions{Since: "old", Once: true})
+	_, err := collect(t.Context(), c, client.WatchOptions{Since: "old", Once: true})
 	require.NoError(t, err)
 	require.Equal(t, []string{"/v1/targets/eu/objects?since=old", "/v1/targets/eu/objects?"}, s.queries)
 }
@@ -146,7 +146,7 @@ func TestOnceEndsWithABookmarkOnly(t *testing.T) {
 		lines(one, `{"type":"closed","reason":"draining"}`),
 		lines(one, `{"type":"end_of_snapshot","bookmark":"b2"}`),
 	)
-	_, err := collect(c, t.Context(), client.WatchOptions{Once: true})
+	_, err := collect(t.Context(), c, client.WatchOptions{Once: true})
 	require.NoError(t, err)
 	require.Len(t, s.queries, 3)
 }
@@ -160,12 +160,12 @@ func TestErrorsThatLastEndAWatch(t *testing.T) {
 		t.Run(fmt.Sprint(c.code), func(t *testing.T) {
 			t.Parallel()
 			_, watcher := newScript(t, status(c.code, "no"))
-			_, err := collect(watcher, t.Context(), client.WatchOptions{})
+			_, err := collect(t.Context(), watcher, client.WatchOptions{})
 			require.EqualError(t, err, fmt.Sprintf("no (status %d)", c.code))
 			var asked *client.StatusError
 			require.ErrorAs(t, err, &asked)
 			for _, one := range []error{client.ErrUnauthorized, client.ErrForbidden, client.ErrNotFound} {
-				require.Equal(t, one == c.is, errors.Is(err, one), one)
+				require.Equal(t, errors.Is(c.is, one), errors.Is(err, one), one)
 			}
 		})
 	}
@@ -188,7 +188,7 @@ func TestErrorsThatPassAreWaitedOut(t *testing.T) {
 		t.Run(c.reason, func(t *testing.T) {
 			t.Parallel()
 			s, watcher := newScript(t, c.answer, status(401, "the token is not valid"))
-			frames, err := collect(watcher, t.Context(), client.WatchOptions{})
+			frames, err := collect(t.Context(), watcher, client.WatchOptions{})
 			require.ErrorIs(t, err, client.ErrUnauthorized)
 			require.Len(t, s.queries, 2)
 			require.Len(t, frames, 1)
@@ -202,7 +202,7 @@ func TestAnotherInstallationEndsAWatch(t *testing.T) {
 	_, c := newScript(t, lines(one, `{"type":"closed","reason":"age"}`), func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Reconciler-Installation", "other")
 	})
-	_, err := collect(c, t.Context(), client.WatchOptions{})
+	_, err := collect(t.Context(), c, client.WatchOptions{})
 	require.ErrorIs(t, err, client.ErrInstallation)
 	require.ErrorContains(t, err, "was installation i and is other now")
 }

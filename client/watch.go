@@ -152,6 +152,7 @@ func (w *watch) take(f Frame) error {
 		w.bookmark, w.named = "", false
 	case Upsert, Delete, Keep:
 		w.named = true
+	default:
 	}
 	if err := w.send(f); err != nil {
 		return err

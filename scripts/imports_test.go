@@ -54,11 +54,11 @@ func TestImportsPointOneWay(t *testing.T) {
 	packages := 0
 	for decoder := json.NewDecoder(bytes.NewReader(out)); ; packages++ {
 		var p goPackage
-		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
 			break
-		} else {
-			require.NoError(t, err)
 		}
+		require.NoError(t, err)
 		path := strings.TrimPrefix(p.ImportPath, module)
 		for _, rule := range arrows {
 			if !under(path, rule.from) || under(path, rule.except) {

@@ -18,11 +18,6 @@ shift
 machine=$(./scripts/setup.sh test "${RECONCILER_TEST_PG:-}")
 make --no-print-directory --silent bin/gotestsum
 go build -o bin/testreport ./scripts/testreport
-# Test servers make and remove files by the thousand, which is slow on ext4.
-shm=$(df --output=avail --block-size=G /dev/shm 2>/dev/null | tail -n 1 | tr -dc 0-9)
-if [[ -z ${TMPDIR:-} && ${shm:-0} -ge 8 ]] && ! findmnt --noheadings --output=OPTIONS /dev/shm | grep -q noexec; then
-    GOTMPDIR=${GOTMPDIR:-/tmp} && export GOTMPDIR TMPDIR=/dev/shm
-fi
 dir=bin/test
 rm -rf "$dir"
 mkdir -p "$dir"

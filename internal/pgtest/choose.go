@@ -195,7 +195,7 @@ const (
 
 func freePort(ctx context.Context) (port int, err error) {
 	for range 20 {
-		port, err = listen(ctx, portMin+rand.IntN(portMax-portMin)) //nolint:gosec // not a secret
+		port, err = listen(ctx, portMin+rand.IntN(portMax-portMin))
 		if err == nil {
 			return port, nil
 		}

@@ -81,7 +81,7 @@ func (l *local) renew(ctx context.Context) error {
 	if end+4 >= len(control) {
 		return fmt.Errorf("%s has no checksum", path)
 	}
-	binary.NativeEndian.PutUint64(control, rand.Uint64()>>1) //nolint:gosec // not a secret
+	binary.NativeEndian.PutUint64(control, rand.Uint64()>>1)
 	binary.NativeEndian.PutUint32(control[end:], crc32.Checksum(control[:end], castagnoli))
 	if err := os.WriteFile(path, control, 0o600); err != nil {
 		return err

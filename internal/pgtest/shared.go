@@ -139,8 +139,14 @@ func (i *instance) clear(ctx context.Context) error {
 	return os.Remove(filepath.Join(i.Dir, stateFile))
 }
 
+// baseDir has the data of all servers of this user: in memory where there is room, for servers make and remove files by the
+// thousand, which is slow on ext4. TMPDIR chooses another place.
 func baseDir() string {
-	return filepath.Join(os.TempDir(), fmt.Sprintf("reconciler-pgtest-%d", os.Geteuid()))
+	dir := os.TempDir()
+	if os.Getenv("TMPDIR") == "" && inMemory("/dev/shm") {
+		dir = "/dev/shm"
+	}
+	return filepath.Join(dir, fmt.Sprintf("reconciler-pgtest-%d", os.Geteuid()))
 }
 
 // sharedDir differs by everything that two processes must agree on to share a server.

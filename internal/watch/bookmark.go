@@ -72,6 +72,6 @@ func parseBookmark(text string) (b bookmark, err error) {
 	if n <= 0 || size > uint64(len(rest)-n) {
 		return b, errBookmark
 	}
-	b.at = place{resource: string(rest[n : n+int(size)]), key: string(rest[n+int(size):])} //nolint:gosec // not above the length of rest
+	b.at = place{resource: string(rest[n : n+int(size)]), key: string(rest[n+int(size):])}
 	return b, nil
 }

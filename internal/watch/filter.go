@@ -24,7 +24,7 @@ func newFilter(resources []string, prefix string) filter {
 
 // name is a text that is equal for equal filters only.
 func (f filter) name() string {
-	text, _ := json.Marshal(append([]string{f.prefix}, f.resources...)) // of strings, which cannot fail
+	text, _ := json.Marshal(append([]string{f.prefix}, f.resources...)) //nolint:errchkjson // of strings, which cannot fail
 	return string(text)
 }
 

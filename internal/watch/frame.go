@@ -63,7 +63,7 @@ func appendText(data []byte, name, value string) []byte {
 	if plain(value) {
 		return append(append(append(data, '"'), value...), '"')
 	}
-	text, _ := json.Marshal(value) // of a string, which cannot fail
+	text, _ := json.Marshal(value) //nolint:errchkjson // of a string, which cannot fail
 	return append(data, text...)
 }
 

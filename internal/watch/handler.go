@@ -98,7 +98,7 @@ func refuse(w http.ResponseWriter, status int, text string) {
 	w.WriteHeader(status)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	_ = enc.Encode(struct {
+	_ = enc.Encode(struct { //nolint:errchkjson // the client has gone
 		Error string `json:"error"`
 	}{text})
 }
@@ -134,7 +134,7 @@ func (h *Handler) targets(w http.ResponseWriter, r *http.Request, g *grant) {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !g.mayRead(name) })
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(struct {
+	_ = json.NewEncoder(w).Encode(struct { //nolint:errchkjson // the client has gone
 		Targets []string `json:"targets"`
 	}{append([]string{}, names...)})
 }

@@ -343,7 +343,7 @@ func (h *Hub) count(ctx context.Context) {
 			h.idle(t)
 			continue
 		}
-		params.TargetIds, params.Watchers = append(params.TargetIds, t.id), append(params.Watchers, int32(min(watchers, math.MaxInt32))) //nolint:gosec // bounded
+		params.TargetIds, params.Watchers = append(params.TargetIds, t.id), append(params.Watchers, int32(min(watchers, math.MaxInt32)))
 		params.Behinds, params.Resets = append(params.Behinds, behind), append(params.Resets, resets)
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

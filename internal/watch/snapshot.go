@@ -54,7 +54,7 @@ func (w *watcher) begin(ctx context.Context) error {
 			}
 		}
 		if due {
-			if err := w.notice("waiting", waitingIncomplete); err != nil {
+			if err := w.waiting(waitingIncomplete); err != nil {
 				return err
 			}
 		}
@@ -256,7 +256,7 @@ func (w *watcher) read(ctx context.Context, query func(context.Context, *store.Q
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
-		if err := w.notice("waiting", waitingDatabase); err != nil {
+		if err := w.waiting(waitingDatabase); err != nil {
 			return err
 		}
 		again := make(chan struct{})
@@ -284,7 +284,7 @@ func (w *watcher) turn(ctx context.Context) error {
 			return nil
 		case <-w.beat.C:
 			w.beat.Reset(pause())
-			if err := w.notice("waiting", waitingQueue); err != nil {
+			if err := w.waiting(waitingQueue); err != nil {
 				return err
 			}
 		case <-ctx.Done():

@@ -58,7 +58,7 @@ func (a again) Error() string { return a.reason }
 // run sends everything until the client has gone, or the stream ends with a reason.
 func (w *watcher) run(ctx context.Context) error {
 	w.frames, w.bytes = w.hub.cfg.Metrics.StreamFrames.WithLabelValues(w.target.name), w.hub.cfg.Metrics.StreamBytes.WithLabelValues(w.target.name)
-	w.age = time.NewTimer(ageMin + rand.N(ageMax-ageMin)) //nolint:gosec // no secret
+	w.age = time.NewTimer(ageMin + rand.N(ageMax-ageMin))
 	defer w.age.Stop()
 	w.beat = time.NewTimer(pause())
 	defer w.beat.Stop()
@@ -74,7 +74,7 @@ func (w *watcher) run(ctx context.Context) error {
 	return err
 }
 
-func pause() time.Duration { return heartbeat*4/5 + rand.N(heartbeat*2/5) } //nolint:gosec // no secret
+func pause() time.Duration { return heartbeat*4/5 + rand.N(heartbeat*2/5) }
 
 func (w *watcher) stream(ctx context.Context) error {
 	err := w.resume()
@@ -98,7 +98,7 @@ func (w *watcher) stream(ctx context.Context) error {
 
 // resume takes the place of the bookmark, if it is one of this stream.
 func (w *watcher) resume() error {
-	s, _, _, _ := w.target.look(w.group, 0, 0)
+	s, _, _, _ := w.target.look(w.group, 0, 0) //nolint:dogsled // a look that reads nothing
 	w.era = s.era
 	if w.since == nil {
 		return nil
@@ -163,7 +163,6 @@ func (w *watcher) live(ctx context.Context) error {
 			if err := w.checkpoint(); err != nil {
 				return err
 			}
-			due = false
 		}
 		if !w.follow {
 			return nil
@@ -173,7 +172,7 @@ func (w *watcher) live(ctx context.Context) error {
 			return err
 		}
 		if beat && s.silent {
-			err = w.notice("waiting", waitingDatabase)
+			err = w.waiting(waitingDatabase)
 		}
 		if err != nil {
 			return err
@@ -241,9 +240,9 @@ func (w *watcher) sendEncoded(encode func([]byte) []byte, bookmark string) error
 	}, bookmark)
 }
 
-// notice sends a frame of a type and a reason at once.
-func (w *watcher) notice(kind, reason string) error {
-	return errors.Join(w.send(encodeNotice(kind, reason)), w.out.flush())
+// waiting sends a frame that says what keeps the stream from going on, at once.
+func (w *watcher) waiting(reason string) error {
+	return errors.Join(w.send(encodeNotice("waiting", reason)), w.out.flush())
 }
 
 // checkpoint sends the place of the watcher, and flushes.

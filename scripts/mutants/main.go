@@ -71,9 +71,9 @@ func tryAll(ctx context.Context, lab *lab, mutants []Mutant) error {
 		} else {
 			survivors = append(survivors, m.Name)
 		}
-		fmt.Printf("%-9s %-28s %s (%.0f s)\n", m.Guards, m.Name, result, time.Since(began).Seconds())
+		_, _ = fmt.Fprintf(os.Stdout, "%-9s %-28s %s (%.0f s)\n", m.Guards, m.Name, result, time.Since(began).Seconds())
 	}
-	fmt.Printf("%d of %d mutants caught\n", len(mutants)-len(survivors), len(mutants))
+	_, _ = fmt.Fprintf(os.Stdout, "%d of %d mutants caught\n", len(mutants)-len(survivors), len(mutants))
 	if len(survivors) > 0 {
 		return fmt.Errorf("NOT CAUGHT: %s", strings.Join(survivors, ", "))
 	}

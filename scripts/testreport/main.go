@@ -29,7 +29,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = r.keep(*flaky)
 	}
 	if err != nil {
-		fmt.Fprintln(stderr, "testreport:", err)
+		_, _ = fmt.Fprintln(stderr, "testreport:", err)
 		return 2
 	}
 	r.print(stdout)

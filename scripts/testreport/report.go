@@ -22,11 +22,11 @@ const (
 
 // event is a line of `go test -json`.
 type event struct {
-	Action  string
-	Package string
-	Test    string
-	Output  string
-	Elapsed float64 // seconds
+	Action  string  `json:"Action"`
+	Package string  `json:"Package"`
+	Test    string  `json:"Test"`
+	Output  string  `json:"Output"`
+	Elapsed float64 `json:"Elapsed"` // seconds
 }
 
 // testID names a test; test is empty for what a package prints or does outside of its tests.
@@ -170,17 +170,17 @@ func (r *report) problems() []string {
 func (r *report) print(to io.Writer) {
 	tests := r.sorted(func(*result) bool { return true })
 	packages := slices.DeleteFunc(slices.Collect(maps.Values(r.tests)), func(t *result) bool { return t.id.test != "" })
-	fmt.Fprintf(to, "\nSLOWEST TESTS %s\nSLOWEST PACKAGES %s\n", slow(tests), slow(packages))
+	_, _ = fmt.Fprintf(to, "\nSLOWEST TESTS %s\nSLOWEST PACKAGES %s\n", slow(tests), slow(packages))
 	if flaky := r.flaky(); len(flaky) > 0 {
-		fmt.Fprintln(to, "\nFLAKY: failed, and passed when run again alone. Fix or delete a test that is here twice.")
+		_, _ = fmt.Fprintln(to, "\nFLAKY: failed, and passed when run again alone. Fix or delete a test that is here twice.")
 		for _, t := range flaky {
-			fmt.Fprintf(to, "\n--- FLAKY %s\n%s", t.id, tail(t.firstFailure))
+			_, _ = fmt.Fprintf(to, "\n--- FLAKY %s\n%s", t.id, tail(t.firstFailure))
 		}
 	} else {
-		fmt.Fprintln(to, "FLAKY none")
+		_, _ = fmt.Fprintln(to, "FLAKY none")
 	}
 	for _, problem := range r.problems() {
-		fmt.Fprintln(to, "PROBLEM", problem)
+		_, _ = fmt.Fprintln(to, "PROBLEM", problem)
 	}
 }
 
@@ -188,7 +188,7 @@ func slow(results []*result) string {
 	slices.SortStableFunc(results, func(a, b *result) int { return cmp.Compare(b.seconds, a.seconds) })
 	var text strings.Builder
 	for _, t := range results[:min(slowest, len(results))] {
-		fmt.Fprintf(&text, " %s %.0fs", t.id, t.seconds)
+		_, _ = fmt.Fprintf(&text, " %s %.0fs", t.id, t.seconds)
 	}
 	return strings.TrimSpace(text.String())
 }
