@@ -17,7 +17,7 @@ TESTFLAGS ?=
 # Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
 TEST_LOAD ?= -p=2 -parallel=4
 # For `make test/quick`.
-QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faulttest|outbox|server|lease|pgtest|mutants|examples)(/|$$)')
+QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faulttest|outbox|server|lease|pgtest|mutants|examples|cmd)(/|$$)')
 BENCHFLAGS ?=
 # PostgreSQL versions for `make images`.
 PG_VERSIONS ?= 15 17 18
