@@ -111,7 +111,7 @@ func (m *misfits) take(known []int32) (ids []int32, waiting bool) {
 // look looks at one resource.
 func (m *misfits) look(ctx context.Context, r *desired.Resource) error {
 	began := time.Now()
-	found, err := r.Misfits(ctx, database.Rows(m.steward.Pool))
+	found, err := r.Misfits(ctx, database.Rows(m.steward.rows()))
 	m.mu.Lock()
 	m.next[r.ID] = time.Now().Add(max(misfitPause, misfitShare*time.Since(began)))
 	m.mu.Unlock()

@@ -39,3 +39,22 @@ func TestF14_ResourceThatIsTrackedAndUntrackedAtOnceStopsNobody(t *testing.T) {
 		}
 	}
 }
+
+// A transaction that has locked a table and untracks it is not ended for a deadlock with the leader, which looks for rows that can be
+// no object: the leader gives up first.
+func TestUntrackOfALockedTableIsNoDeadlock(t *testing.T) {
+	t.Parallel()
+	w := holding(t)
+	want := w.fleet(1)
+	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL); SELECT reconciler.track('y', 'others', '{id}', 'region')`)
+	person := w.begin()
+	w.in(person, `SET LOCAL deadlock_timeout = '700ms'; LOCK TABLE others`) // it looks before the leader would, which has 1 s
+	eu := newPlace()
+	w.start(named("eu", eu))
+	w.settled("true", `SELECT (count(*) > 0)::text FROM pg_stat_activity
+		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO reconciler.misfits%'`)
+	w.in(person, `SELECT reconciler.untrack('y')`)
+	w.in(person, `COMMIT`)
+	eu.eventually(t, want)
+	w.wait()
+}
