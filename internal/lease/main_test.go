@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	// These tests wait for leases to end, and leave the processors alone meanwhile.
+	// Most of the time these tests wait for leases to expire.
 	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}

@@ -98,10 +98,13 @@ func (v *victim) kill() {
 	v.w.t.Helper()
 	close(v.driver.dead)
 	v.w.db.Exec(v.w.t, `ALTER ROLE `+v.role+` NOLOGIN`)
-	v.w.db.Exec(v.w.t, `SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE usename = $1`, v.role)
+	// All at once, and those that were about to begin: one that is left could take back a lease.
+	v.w.eventually("its sessions have ended", func() bool {
+		return v.w.text(`SELECT count(pg_terminate_backend(pid))::text FROM pg_stat_activity WHERE usename = $1`, v.role) == "0"
+	})
 	v.process.cancel()
 	for range v.process.done {
-		continue // a session that was just about to begin may have been overlooked: its process must not take back its leases
+		continue
 	}
 	v.w.db.Exec(v.w.t, `UPDATE reconciler.targets SET owner = NULL, clean = false`)
 	v.w.db.Exec(v.w.t, `UPDATE reconciler.leases SET owner = NULL`)

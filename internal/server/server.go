@@ -76,23 +76,25 @@ type Server struct {
 	log      *slog.Logger
 	metrics  *metrics.Metrics
 
-	fleet    *database.Fleet
-	direct   *pgxpool.Pool // definitions, the leader's other work
-	beats    *pgxpool.Pool // leases, so that nothing else can keep a heartbeat waiting
-	work     *pgxpool.Pool // ledger, outbox
-	rows     *pgxpool.Pool // users' rows; work, where that leads through a pooler
-	streams  *pgxpool.Pool // what streams have published, for watchers; nil: not served here
-	hub      *watch.Hub    // nil: as above
-	access   *watch.Access // who may read streams; nil: as above
-	home     string        // id of the installation; only with streams
-	feed     *outbox.Feed
-	catalog  *desired.Catalog
-	listener *outbox.Listener
-	ticker   *outbox.Ticker
-	steward  *outbox.Steward
-	leases   *lease.Manager
-	memory   *apply.Memory
-	loops    *loop.Monitor
+	fleet  *database.Fleet
+	direct *pgxpool.Pool // definitions, the leader's other work
+	beats  *pgxpool.Pool // leases, so that nothing else can keep a heartbeat waiting
+	work   *pgxpool.Pool // ledger, outbox
+	rows   *pgxpool.Pool // users' rows; work, where that leads through a pooler
+	// leaderRows is what the leader reads users' rows through: not a pooler, for it needs the transaction of a session.
+	leaderRows *pgxpool.Pool
+	streams    *pgxpool.Pool // what streams have published, for watchers; nil: not served here
+	hub        *watch.Hub    // nil: as above
+	access     *watch.Access // who may read streams; nil: as above
+	home       string        // id of the installation; only with streams
+	feed       *outbox.Feed
+	catalog    *desired.Catalog
+	listener   *outbox.Listener
+	ticker     *outbox.Ticker
+	steward    *outbox.Steward
+	leases     *lease.Manager
+	memory     *apply.Memory
+	loops      *loop.Monitor
 
 	published chan struct{} // of size one: processes with watchers are to be notified
 
@@ -224,11 +226,15 @@ func (s *Server) open(ctx context.Context) (err error) {
 	}
 	if database.Pooled(s.work.Config().ConnConfig) {
 		s.rows = s.work
-		return nil
+		s.leaderRows, err = database.NewPool(ctx, cfg.DirectURL.Reveal(), database.Options{
+			Name: "reconciler " + s.name + " rows", MaxConns: directConns, Fleet: s.fleet, Settings: database.RowsSession(),
+		})
+		return err
 	}
 	s.rows, err = database.NewPool(ctx, cfg.DatabaseURL.Reveal(), database.Options{
 		Name: "reconciler " + s.name + " rows", MaxConns: rowsConns, Fleet: s.fleet, Settings: database.RowsSession(),
 	})
+	s.leaderRows = s.rows
 	return err
 }
 
@@ -251,7 +257,7 @@ func (s *Server) closePools() {
 			<-told
 		}
 	}()
-	for _, pool := range []*pgxpool.Pool{s.direct, s.beats, s.work, s.rows, s.streams} {
+	for _, pool := range []*pgxpool.Pool{s.direct, s.beats, s.work, s.rows, s.leaderRows, s.streams} {
 		if pool != nil {
 			pool.Close() // more than once does nothing
 		}
@@ -295,7 +301,7 @@ func (s *Server) assemble() {
 		Poll: cfg.PollInterval, Peers: s.hasPeers, Logger: s.log, Metrics: s.metrics, Loops: s.loops,
 	}
 	s.steward = &outbox.Steward{
-		Pool: s.direct, Rows: s.stewardRows(), Instance: s.instance, Feed: s.feed, Catalog: s.catalog,
+		Pool: s.direct, Rows: s.leaderRows, Instance: s.instance, Feed: s.feed, Catalog: s.catalog,
 		MaxAge: cfg.Retention.MaxAge, MaxRows: cfg.Retention.MaxRows, Wake: s.listener.Wake, Logger: s.log, Metrics: s.metrics, Loops: s.loops,
 	}
 	targets := make([]lease.Target, len(cfg.Targets))
@@ -308,14 +314,6 @@ func (s *Server) assemble() {
 		RunTarget: s.runTarget, RunLeader: s.runLeader, Control: s.listener.Subscribe(outbox.ChannelControl),
 		Loops: s.loops, Silent: s.fleet.Suspect,
 	})
-}
-
-// stewardRows is where the leader reads users' rows: not through a pooler, where it needs a session's transaction.
-func (s *Server) stewardRows() *pgxpool.Pool {
-	if s.rows == s.work {
-		return s.direct
-	}
-	return s.rows
 }
 
 func leaseTarget(t config.Target) lease.Target {

@@ -3,6 +3,8 @@ package server_test
 import (
 	"fmt"
 	"testing"
+
+	"github.com/pgreconciler/reconciler/internal/config"
 )
 
 // Who asks for a sync of a resource may learn of it after it has gone: no target must stop on that account.
@@ -44,13 +46,27 @@ func TestF14_ResourceThatIsTrackedAndUntrackedAtOnceStopsNobody(t *testing.T) {
 // no object: the leader gives up first.
 func TestUntrackOfALockedTableIsNoDeadlock(t *testing.T) {
 	t.Parallel()
+	for name, pooled := range map[string]bool{"Direct": false, "ThroughPooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			untrackALockedTable(t, pooled)
+		})
+	}
+}
+
+func untrackALockedTable(t *testing.T, pooled bool) {
+	t.Helper()
 	w := holding(t)
 	want := w.fleet(1)
 	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL); SELECT reconciler.track('y', 'others', '{id}', 'region')`)
 	person := w.begin()
 	w.in(person, `SET LOCAL deadlock_timeout = '700ms'; LOCK TABLE others`) // it looks before the leader would, which has 1 s
 	eu := newPlace()
-	w.start(named("eu", eu))
+	work := w.db.URL
+	if pooled {
+		work = w.db.Pooler(t, "").URL
+	}
+	w.startWith(func(c *config.Config) { c.DatabaseURL = config.NewURL(work) }, named("eu", eu))
 	w.settled("true", `SELECT (count(*) > 0)::text FROM pg_stat_activity
 		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO reconciler.misfits%'`)
 	w.in(person, `SELECT reconciler.untrack('y')`)

@@ -64,7 +64,7 @@ func (o objects) read(p place) (leftovers int, err error) {
 			leftovers++
 			return nil
 		}
-		content, err := os.ReadFile(file)   //nolint:gosec // in a directory of its own
+		content, err := os.ReadFile(file)   //nolint:gosec // no other user writes to the directory
 		if errors.Is(err, fs.ErrNotExist) { // removed since the directory was read
 			return nil
 		}
