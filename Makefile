@@ -50,8 +50,8 @@ test/long: ## Run everything, with a million rows, rare faults, floods and bench
 VERSION_TESTS := Capture|Cursor|Feed|Retention|Expan|PlansFor|Psql|Due|TestApply.*Many|QuickStart|WorkGoesThroughAPooler
 .PHONY: test/versions
 test/versions: ## Run the tests that depend on the version of PostgreSQL: RECONCILER_TEST_PG=18
-	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- ./internal/migrate ./internal/desired ./internal/database ./internal/driver/postgres
-	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/apply ./internal/e2e
+	TEST_OUTPUT=bin/test/packages ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- ./internal/migrate ./internal/desired ./internal/database ./internal/driver/postgres
+	TEST_OUTPUT=bin/test/tests ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/apply ./internal/e2e
 
 .PHONY: setup
 setup: ## Install what the tests need: as root from Debian packages, otherwise it prints what is missing

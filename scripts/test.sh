@@ -18,7 +18,7 @@ shift
 machine=$(./scripts/setup.sh test "${RECONCILER_TEST_PG:-}")
 make --no-print-directory --silent bin/gotestsum
 go build -o bin/testreport ./scripts/testreport
-dir=bin/test
+dir=${TEST_OUTPUT:-bin/test}
 rm -rf "$dir"
 mkdir -p "$dir"
 

@@ -66,6 +66,14 @@ func TestStatus(t *testing.T) {
 	})
 }
 
+// A URL may have settings for pools, which the server does not know.
+func TestUpTakesAURLWithSettingsForPools(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	_, err := migrate.New(three()).Up(t.Context(), db.URL+"&pool_max_conns=3")
+	require.NoError(t, err)
+}
+
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
