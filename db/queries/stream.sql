@@ -33,7 +33,7 @@ SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.ta
 -- objects are of one snapshot. NULL is returned as '' or 0; hash and spec of a tombstone are ''.
 WITH w AS MATERIALIZED (
     SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
-        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id
+        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id AND x.version > 0
          ORDER BY x.version DESC LIMIT 1) AS newest,
         (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id
          ORDER BY c.id DESC LIMIT 1) AS reached
@@ -51,7 +51,7 @@ FROM w LEFT JOIN LATERAL (
     SELECT n.* FROM (
         SELECT m.*, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
             SELECT o.* FROM reconciler.published o
-            WHERE o.target_id = w.target_id AND o.version > w.after
+            WHERE o.target_id = w.target_id AND o.version > w.after AND o.version > 0
             ORDER BY o.version LIMIT sqlc.arg(most)::int) AS m) AS n
     WHERE n.before IS NULL OR n.before < sqlc.arg(most_bytes)::bigint) AS p ON true
 ORDER BY w.target_id, p.version;
@@ -78,13 +78,16 @@ WHERE l.target_id = sqlc.arg(target_id)::int
   AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = sqlc.arg(resource)::text)
   AND l.key >= sqlc.arg(from_key)::text COLLATE "C" AND l.state <> 'applied' AND l.wanted
   AND (SELECT p.spec IS NOT NULL FROM reconciler.published p
-       WHERE p.target_id = l.target_id AND p.resource = sqlc.arg(resource)::text AND p.key = l.key) IS NOT TRUE
+       WHERE p.target_id = l.target_id AND p.resource = sqlc.arg(resource)::text AND p.key = l.key
+       ORDER BY p.version DESC LIMIT 1) IS NOT TRUE
 ORDER BY l.key LIMIT sqlc.arg(most)::int;
 
 -- name: StreamObject :one
-SELECT p.version, p.revision, p.spec::text AS spec, p.hash FROM reconciler.published p
-WHERE p.target_id = sqlc.arg(target_id)::int AND p.resource = sqlc.arg(resource)::text AND p.key = sqlc.arg(key)::text
-  AND p.spec IS NOT NULL;
+SELECT n.version, n.revision, n.spec::text AS spec, n.hash
+FROM (SELECT p.* FROM reconciler.published p
+      WHERE p.target_id = sqlc.arg(target_id)::int AND p.resource = sqlc.arg(resource)::text AND p.key = sqlc.arg(key)::text
+      ORDER BY p.version DESC LIMIT 1) AS n
+WHERE n.spec IS NOT NULL;
 
 -- name: StreamResources :many
 SELECT r.name FROM reconciler.resources r ORDER BY r.name COLLATE "C";

@@ -59,7 +59,7 @@ func (q *Queries) PublishedPage(ctx context.Context, arg PublishedPageParams) ([
 const streamChanges = `-- name: StreamChanges :many
 WITH w AS MATERIALIZED (
     SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
-        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id
+        (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id AND x.version > 0
          ORDER BY x.version DESC LIMIT 1) AS newest,
         (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id
          ORDER BY c.id DESC LIMIT 1) AS reached
@@ -77,7 +77,7 @@ FROM w LEFT JOIN LATERAL (
     SELECT n.target_id, n.resource, n.key, n.version, n.revision, n.spec, n.hash, n.at, n.before FROM (
         SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
             SELECT o.target_id, o.resource, o.key, o.version, o.revision, o.spec, o.hash, o.at FROM reconciler.published o
-            WHERE o.target_id = w.target_id AND o.version > w.after
+            WHERE o.target_id = w.target_id AND o.version > w.after AND o.version > 0
             ORDER BY o.version LIMIT $1::int) AS m) AS n
     WHERE n.before IS NULL OR n.before < $2::bigint) AS p ON true
 ORDER BY w.target_id, p.version
@@ -210,9 +210,11 @@ func (q *Queries) StreamNotify(ctx context.Context) error {
 }
 
 const streamObject = `-- name: StreamObject :one
-SELECT p.version, p.revision, p.spec::text AS spec, p.hash FROM reconciler.published p
-WHERE p.target_id = $1::int AND p.resource = $2::text AND p.key = $3::text
-  AND p.spec IS NOT NULL
+SELECT n.version, n.revision, n.spec::text AS spec, n.hash
+FROM (SELECT p.target_id, p.resource, p.key, p.version, p.revision, p.spec, p.hash, p.at FROM reconciler.published p
+      WHERE p.target_id = $1::int AND p.resource = $2::text AND p.key = $3::text
+      ORDER BY p.version DESC LIMIT 1) AS n
+WHERE n.spec IS NOT NULL
 `
 
 type StreamObjectParams struct {
@@ -401,7 +403,8 @@ WHERE l.target_id = $1::int
   AND l.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = $2::text)
   AND l.key >= $3::text COLLATE "C" AND l.state <> 'applied' AND l.wanted
   AND (SELECT p.spec IS NOT NULL FROM reconciler.published p
-       WHERE p.target_id = l.target_id AND p.resource = $2::text AND p.key = l.key) IS NOT TRUE
+       WHERE p.target_id = l.target_id AND p.resource = $2::text AND p.key = l.key
+       ORDER BY p.version DESC LIMIT 1) IS NOT TRUE
 ORDER BY l.key LIMIT $4::int
 `
 

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -307,6 +310,51 @@ func TestPublishedTransactionsAreFlushed(t *testing.T) {
 		b.target, b.instance).Scan(&changed))
 	require.NoError(t, tx.QueryRow(t.Context(), `SHOW synchronous_commit`).Scan(&setting))
 	require.Equal(t, "1 on", fmt.Sprint(changed, " ", setting))
+}
+
+// The cost of a publish grows neither with the objects of a table that PostgreSQL knows nothing of, nor with the versions that an
+// open transaction keeps.
+func TestPublishReadsOneVersionOfAnObject(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	conn := b.db.Conn(t)
+	blocks := func(spec string) int {
+		rows, err := conn.Query(t.Context(), `EXPLAIN (ANALYZE, BUFFERS) SELECT reconciler.publish($1, $2, 1, '{app}', '{a}', '{1}', ARRAY[$3], ARRAY[CASE WHEN $3 <> '' THEN substr(sha256($3::bytea), 1, 16) END])`,
+			b.target, b.instance, spec)
+		require.NoError(t, err)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+		read := 0
+		for _, line := range lines {
+			if _, counts, found := strings.Cut(line, "Buffers: shared"); found && read == 0 { // the first line is that of the whole statement
+				for _, count := range regexp.MustCompile(`(?:hit|read)=(\d+)`).FindAllStringSubmatch(counts, -1) {
+					n, err := strconv.Atoi(count[1])
+					require.NoError(t, err)
+					read += n
+				}
+			}
+		}
+		require.Positive(t, read, lines)
+		return read
+	}
+	blocks(`1`)
+	b.db.Exec(t, `ANALYZE reconciler.published`)
+	blocks(`2`) // plans for a table with one object
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
+		SELECT $1, 'app', 'other ' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, 10000) AS i`, b.target)
+	require.Less(t, blocks(`3`), 100, "beside 10,000 objects")
+	open, err := b.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, open.Rollback(context.WithoutCancel(t.Context()))) }()
+	_, err = open.Exec(t.Context(), `SELECT FROM reconciler.published LIMIT 1`)
+	require.NoError(t, err)
+	for i := range 500 {
+		b.apply("a", fmt.Sprint(100+i))
+	}
+	require.Less(t, blocks(`8`), 100)
+	require.Less(t, blocks(``), 100, "a delete")
+	require.Less(t, blocks(`9`), 100)
+	require.Equal(t, "1", b.text(`SELECT count(*)::text FROM reconciler.published WHERE key = 'a'`))
 }
 
 func TestOldTombstonesGoAndRaiseTheFloor(t *testing.T) {

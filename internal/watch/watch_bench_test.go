@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
@@ -272,6 +273,36 @@ func BenchmarkStuckReader(b *testing.B) {
 		}
 		b.ReportMetric(beside[495].Seconds()/alone[495].Seconds(), "p99-beside/alone")
 		b.ReportMetric(beside[250].Seconds()/alone[250].Seconds(), "p50-beside/alone")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// BenchmarkHotObject publishes one object again and again while another transaction stays open, so that no former version can
+// be removed. It compares with the same without that transaction.
+func BenchmarkHotObject(b *testing.B) {
+	const versions = 30_000
+	lastMedian := func(bed *bed) time.Duration {
+		took := make([]time.Duration, versions)
+		for i := range took {
+			start := time.Now()
+			bed.apply(strconv.Itoa(i), "a")
+			took[i] = time.Since(start)
+		}
+		last := took[versions-500:]
+		slices.Sort(last)
+		return last[len(last)/2]
+	}
+	for b.Loop() {
+		alone := lastMedian(setupBench(b))
+		bed := setupBench(b)
+		open, err := bed.db.Pool.BeginTx(b.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		require.NoError(b, err)
+		_, err = open.Exec(b.Context(), `SELECT count(*) FROM reconciler.published`)
+		require.NoError(b, err)
+		beside := lastMedian(bed)
+		require.NoError(b, open.Rollback(b.Context()))
+		b.ReportMetric(float64(beside.Microseconds()), "us/version")
+		b.ReportMetric(beside.Seconds()/alone.Seconds(), "beside/alone")
 		b.ReportMetric(0, "ns/op")
 	}
 }
