@@ -16,7 +16,7 @@ import (
 )
 
 // within runs the product in this process, where a driver can say when it is called.
-func (l *lab) within(ctx context.Context) (s *measure.Sink, stop func() error, err error) {
+func (l *lab) within(ctx context.Context, change ...func(*server.Options)) (s *measure.Sink, stop func() error, err error) {
 	s = &measure.Sink{}
 	cfg := &config.Config{
 		DatabaseURL: config.NewURL(l.url), DirectURL: config.NewURL(l.url), Notify: config.NotifyAuto, PollInterval: time.Second,
@@ -29,7 +29,11 @@ func (l *lab) within(ctx context.Context) (s *measure.Sink, stop func() error, e
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	runCtx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	running := server.New(server.Options{Config: cfg, Drivers: map[string]driver.Driver{target: s}, Version: "bench", Logger: log})
+	opts := server.Options{Config: cfg, Drivers: map[string]driver.Driver{target: s}, Version: "bench", Logger: log}
+	for _, c := range change {
+		c(&opts)
+	}
+	running := server.New(opts)
 	go func() { done <- running.Run(runCtx) }()
 	stop = func() error { cancel(); return <-done }
 	if err := l.settled(ctx); err != nil {

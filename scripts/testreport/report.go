@@ -17,7 +17,7 @@ const (
 	dataRace  = "WARNING: DATA RACE"
 
 	slowest   = 10
-	tailLines = 40 // of a flaky test's output are printed; the file has all
+	excerptLines = 40 // of a flaky test's output are printed; the file has all
 )
 
 // event is a line of `go test -json`.
@@ -127,7 +127,7 @@ func (r *report) end(t *result, e event) {
 	}
 	switch {
 	case e.Test == "" && r.failures[e.Package] == 0:
-		r.found = append(r.found, fmt.Sprintf("package %s failed without a failed test:\n%s", e.Package, tail(output)))
+		r.found = append(r.found, fmt.Sprintf("package %s failed without a failed test:\n%s", e.Package, excerpt(output)))
 	case e.Test != "":
 		r.failures[e.Package]++
 		if strings.Contains(output, violation) && t.id == t.id.root() {
@@ -174,7 +174,7 @@ func (r *report) print(to io.Writer) {
 	if flaky := r.flaky(); len(flaky) > 0 {
 		_, _ = fmt.Fprintln(to, "\nFLAKY: failed, and passed when run again alone. Fix or delete a test that is here twice.")
 		for _, t := range flaky {
-			_, _ = fmt.Fprintf(to, "\n--- FLAKY %s\n%s", t.id, tail(t.firstFailure))
+			_, _ = fmt.Fprintf(to, "\n--- FLAKY %s\n%s", t.id, excerpt(t.firstFailure))
 		}
 	} else {
 		_, _ = fmt.Fprintln(to, "FLAKY none")
@@ -193,10 +193,21 @@ func slow(results []*result) string {
 	return strings.TrimSpace(text.String())
 }
 
-func tail(output string) string {
+// reasons begin what a test prints of its failure. The logs of servers come after it.
+var reasons = []string{"Error Trace:", "panic:", dataRace, violation}
+
+// excerpt returns the first lines from the reason of a failure on, or else the last lines of the output.
+func excerpt(output string) string {
 	lines := strings.SplitAfter(output, "\n")
-	if len(lines) > tailLines {
-		lines = append([]string{"[...]\n"}, lines[len(lines)-tailLines:]...)
+	first := slices.IndexFunc(lines, func(line string) bool {
+		return slices.ContainsFunc(reasons, func(reason string) bool { return strings.Contains(line, reason) })
+	})
+	if first < 0 {
+		first = max(0, len(lines)-excerptLines)
 	}
-	return strings.Join(lines, "")
+	text := strings.Join(lines[first:min(len(lines), first+excerptLines)], "")
+	if first > 0 {
+		text = "[...]\n" + text
+	}
+	return text
 }

@@ -89,3 +89,11 @@ func TestFlakyTestsAreListedAndTheirFirstOutputIsKept(t *testing.T) {
 	require.Equal(t, "too late\n", string(kept))
 	require.Equal(t, 3, run([]string{"-events", events, "-flaky", dir, "-status", "3"}, &stdout, &stderr))
 }
+
+func TestExcerptBeginsAtTheReason(t *testing.T) {
+	t.Parallel()
+	logs := strings.Repeat("log\n", 100)
+	require.Equal(t, "[...]\n\tError Trace: a_test.go:1\n\tError: too late\n"+strings.Repeat("log\n", excerptLines-2), excerpt(logs+"\tError Trace: a_test.go:1\n\tError: too late\n"+logs))
+	require.Equal(t, "[...]\n"+strings.Repeat("log\n", excerptLines-2)+"a_test.go:1: wrong\n", excerpt(logs+"a_test.go:1: wrong\n"))
+	require.Equal(t, "panic: short\n", excerpt("panic: short\n"))
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/measure"
+	"github.com/pgreconciler/reconciler/internal/server"
+	"github.com/pgreconciler/reconciler/internal/stream"
+)
+
+const (
+	streamTarget = "stream"
+	// hotVersions is how often the hot row changes beside an open transaction.
+	hotVersions = 10_000
+)
+
+// streaming adds a stream target, and serves it at an address.
+func streaming(address string) (func(*server.Options), error) {
+	publisher, err := stream.Kind().Open(streamTarget, driver.Options{}, driver.Env{})
+	if err != nil {
+		return nil, err
+	}
+	return func(o *server.Options) {
+		t := o.Config.Targets[0]
+		t.Name, t.Driver = streamTarget, "stream"
+		o.Config.Targets = append(o.Config.Targets, t)
+		o.Config.Streams = config.Streams{Listen: address}
+		o.Drivers[streamTarget] = publisher
+	}, nil
+}
+
+// follow has the sink called for each object that a client of the stream receives, until ctx ends. It returns when the
+// snapshot is there.
+func follow(ctx context.Context, address string, s *measure.Sink) error {
+	c, err := client.New("http://" + address)
+	if err != nil {
+		return err
+	}
+	began := make(chan error, 1)
+	go func() {
+		for frame, err := range c.Watch(ctx, streamTarget, client.WatchOptions{}) {
+			switch {
+			case err != nil:
+				began <- err // the snapshot was there, or this is why not
+				return
+			case frame.Type == client.EndOfSnapshot:
+				began <- nil
+			case frame.Type == client.Upsert:
+				s.Apply(ctx, driver.Object{Ref: driver.Ref{Key: frame.Object.Key}})
+			}
+		}
+	}()
+	return <-began
+}
+
+// benchStreams measures from commit to a client of a stream, against commit to driver call, and a row that changes again and
+// again beside an open transaction.
+func benchStreams(ctx context.Context, l *lab) ([]Figure, error) {
+	if err := l.fresh(ctx, append(writtenSchema(),
+		`CREATE TABLE streamed (LIKE plain INCLUDING ALL); INSERT INTO streamed SELECT * FROM plain`,
+		`SELECT reconciler.track('streamed', 'streamed', '{id}', '''stream''')`, `VACUUM ANALYZE`)...); err != nil {
+		return nil, err
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("find a port: %w", err)
+	}
+	address := listener.Addr().String()
+	_ = listener.Close()
+	serve, err := streaming(address)
+	if err != nil {
+		return nil, err
+	}
+	called, stop, err := l.within(ctx, serve)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = stop() }()
+	received := &measure.Sink{}
+	following, end := context.WithCancel(ctx)
+	defer end()
+	if err := follow(following, address, received); err != nil {
+		return nil, err
+	}
+	values := map[string][]float64{}
+	note := func(name string, times []time.Duration) {
+		values[name+" p50"] = append(values[name+" p50"], measure.Percentile(times, .5))
+		values[name+" p99"] = append(values[name+" p99"], measure.Percentile(times, .99))
+	}
+	for range l.rounds {
+		for _, rate := range []int{slowRate, 200} {
+			for table, s := range map[string]*measure.Sink{"tracked": called, "streamed": received} {
+				times, err := measure.Changes(ctx, s, l.pace(table, rate, max(l.rows(200), rate*3)))
+				if err != nil {
+					return nil, err
+				}
+				note(table+" "+strconv.Itoa(rate), times)
+			}
+		}
+	}
+	versions := l.rows(hotVersions)
+	hot := func(name string) error {
+		times, err := l.changeOne(ctx, received, versions)
+		if err != nil {
+			return err
+		}
+		last := times[versions-versions/10:]
+		slices.Sort(last)
+		note(name, last)
+		return nil
+	}
+	if err := hot("alone"); err != nil {
+		return nil, err
+	}
+	reader, err := l.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = reader.Rollback(ctx) }() // a broken connection is gone with it
+	if _, err := reader.Exec(ctx, "SELECT count(*) FROM streamed"); err != nil {
+		return nil, fmt.Errorf("take a snapshot: %w", err)
+	}
+	if err := hot("beside"); err != nil {
+		return nil, err
+	}
+	return streamFigures(values, versions), nil
+}
+
+// changeOne changes one row this often. It returns the times from commit to client, in the order of the changes.
+func (l *lab) changeOne(ctx context.Context, s *measure.Sink, versions int) ([]time.Duration, error) {
+	times := make([]time.Duration, versions)
+	for i := range times {
+		received := s.Expect("1")
+		sent := time.Now()
+		if err := l.exec(ctx, `UPDATE streamed SET n = n + 1 WHERE id = 1`); err != nil {
+			return nil, err
+		}
+		select {
+		case at := <-received:
+			times[i] = at.Sub(sent)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return times, nil
+}
+
+func streamFigures(values map[string][]float64, versions int) []Figure {
+	figure := func(what, of, against, limit, point string) Figure {
+		return Figure{
+			Bench: "streams", What: what + ", " + point, Unit: "ms", Values: values[of+" "+point], Against: against, Limits: values[limit+" "+point],
+		}.atMost(2, "≤ 2")
+	}
+	hot := fmt.Sprintf("one row, beside an open transaction: update to client, last tenth of %d versions", versions)
+	var figures []Figure
+	for _, point := range []string{"p50", "p99"} {
+		figures = append(figures,
+			figure("20 changes/s, commit to client", "streamed 20", "commit to driver call", "tracked 20", point),
+			figure("200 changes/s, commit to client", "streamed 200", "commit to driver call", "tracked 200", point),
+			figure(hot, "beside", "without the transaction", "alone", point))
+	}
+	return figures
+}
