@@ -348,7 +348,7 @@ CREATE INDEX sync_runs_target ON reconciler.sync_runs (target_id, id);
 CREATE UNIQUE INDEX sync_runs_requested ON reconciler.sync_runs (target_id, coalesce(resource_id, 0)) WHERE state = 'requested';
 COMMENT ON TABLE reconciler.sync_runs IS 'Syncs: asked for, running and past; see the view reconciler.syncs.';
 COMMENT ON COLUMN reconciler.sync_runs.not_before IS 'The request stands for one that failed, and waits until then; NULL: it does not wait.';
-COMMENT ON COLUMN reconciler.sync_runs.error IS 'Why it failed; of a request that stands for one that failed, why that did.';
+COMMENT ON COLUMN reconciler.sync_runs.error IS 'Why it failed; of a request that stands for one that failed, why that did; of a complete full sync, which resources could not be read: they have a sync of their own.';
 
 CREATE TABLE reconciler.drift_found (
     target_id   integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,

@@ -108,7 +108,7 @@ COMMENT ON COLUMN reconciler.syncs.upserts IS 'Objects found to be applied.';
 COMMENT ON COLUMN reconciler.syncs.tombstones IS 'Objects found that no running row wants.';
 COMMENT ON COLUMN reconciler.syncs.drifted IS 'Objects that the target did not have as the ledger says.';
 COMMENT ON COLUMN reconciler.syncs.held IS 'Deletes that the guard held.';
-COMMENT ON COLUMN reconciler.syncs.error IS 'Why it failed; of a requested one that stands for one that failed, why that did.';
+COMMENT ON COLUMN reconciler.syncs.error IS 'Why it failed; of a requested one that stands for one that failed, why that did; of a complete full sync, which resources could not be read: they have a sync of their own.';
 COMMENT ON COLUMN reconciler.syncs.at_key IS 'Where a running sync is.';
 
 CREATE VIEW reconciler.target_cursors AS

@@ -255,7 +255,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHERE NOT s.complete AND NOT EXISTS (SELECT FROM reconciler.sync_runs x WHERE x.target_id = s.target_id AND x.state = 'running')
     )
     SELECT 'streams', false, format('stream %s is not complete, and its watchers wait: %s', i.name,
-            CASE WHEN i.state = 'failed' THEN 'its last full sync failed: ' || i.error WHEN i.mode = 'report' THEN 'its syncs only report' ELSE 'it waits for a full sync' END),
+            CASE WHEN i.state = 'failed' THEN 'its last full sync failed: ' || i.error
+                WHEN i.error IS NOT NULL THEN 'its last full sync could not read everything: ' || i.error WHEN i.mode = 'report' THEN 'its syncs only report' ELSE 'it waits for a full sync' END),
         format('SELECT reconciler.resync(%L);', i.name) FROM incomplete i
     UNION ALL
     SELECT 'streams', true, format('%s complete', reconciler.counted(count(*), 'stream')), NULL FROM reconciler.streams s WHERE s.complete

@@ -50,8 +50,20 @@ WITH found AS (
 )
 UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestamp(), rows = sqlc.arg(rows)::bigint, upserts = sqlc.arg(upserts)::bigint,
     tombstones = sqlc.arg(tombstones)::bigint, drifted = sqlc.arg(drifted)::bigint, held = sqlc.arg(held)::bigint,
-    at_resource = NULL, at_key = NULL
+    error = nullif(sqlc.arg(error)::text, ''), at_resource = NULL, at_key = NULL
 WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running';
+
+-- name: SyncOwe :exec
+-- Asks for a sync of one resource that a running full one could not read, after a pause, and as the full one was asked for:
+-- whoever waits for that goes on waiting. A request that waits already does as well if it is no less.
+INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, not_before)
+SELECT target_id, sqlc.arg(resource_id)::int, reason, mode, verify, requested_at, requested_by, sqlc.arg(error)::text,
+       clock_timestamp() + sqlc.arg(pause)::interval
+FROM reconciler.sync_runs WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running'
+ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
+DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+    mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
+    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at);
 
 -- name: SyncFailed :exec
 -- A run that failed, and the same run again after a pause, as it was asked for: what it was to do has not been done, and

@@ -68,14 +68,18 @@ func (d *Differ) Run(ctx context.Context) (rows int64, err error) {
 		DB: d.DB, Target: d.Target, TargetID: d.targetID, Lister: d.Lister, Drain: d.draining,
 		Found: d.found, Page: func(context.Context, sync.Progress) error { return nil },
 	}
-	progress, err := scan.Run(ctx, catalog.All())
+	progress, unread, err := scan.Run(ctx, catalog.All())
 	if err != nil {
 		return progress.Rows, err
 	}
 	if err := d.look(ctx); err != nil {
 		return progress.Rows, err
 	}
-	return progress.Rows, d.listUnsettled(ctx)
+	errs := []error{d.listUnsettled(ctx)}
+	for _, one := range unread {
+		errs = append(errs, one.Err)
+	}
+	return progress.Rows, errors.Join(errs...)
 }
 
 // found collects findings of one resource, to look at many of them at once.

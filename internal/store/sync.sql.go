@@ -265,12 +265,12 @@ func (q *Queries) SyncAbandoned(ctx context.Context, arg SyncAbandonedParams) (i
 const syncComplete = `-- name: SyncComplete :exec
 WITH found AS (
     UPDATE reconciler.targets t SET lost_at = NULL FROM reconciler.sync_runs s
-    WHERE $8::boolean AND s.id = $6::bigint AND s.term = $7::bigint AND s.state = 'running' AND s.started_at > t.lost_at AND t.id = s.target_id
+    WHERE $9::boolean AND s.id = $7::bigint AND s.term = $8::bigint AND s.state = 'running' AND s.started_at > t.lost_at AND t.id = s.target_id
 )
 UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestamp(), rows = $1::bigint, upserts = $2::bigint,
     tombstones = $3::bigint, drifted = $4::bigint, held = $5::bigint,
-    at_resource = NULL, at_key = NULL
-WHERE id = $6::bigint AND term = $7::bigint AND state = 'running'
+    error = nullif($6::text, ''), at_resource = NULL, at_key = NULL
+WHERE id = $7::bigint AND term = $8::bigint AND state = 'running'
 `
 
 type SyncCompleteParams struct {
@@ -279,6 +279,7 @@ type SyncCompleteParams struct {
 	Tombstones int64
 	Drifted    int64
 	Held       int64
+	Error      string
 	ID         int64
 	Term       int64
 	Listed     bool
@@ -292,6 +293,7 @@ func (q *Queries) SyncComplete(ctx context.Context, arg SyncCompleteParams) erro
 		arg.Tombstones,
 		arg.Drifted,
 		arg.Held,
+		arg.Error,
 		arg.ID,
 		arg.Term,
 		arg.Listed,
@@ -387,6 +389,38 @@ func (q *Queries) SyncNext(ctx context.Context, arg SyncNextParams) (SyncNextRow
 		&i.Verify,
 	)
 	return i, err
+}
+
+const syncOwe = `-- name: SyncOwe :exec
+INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, not_before)
+SELECT target_id, $1::int, reason, mode, verify, requested_at, requested_by, $2::text,
+       clock_timestamp() + $3::interval
+FROM reconciler.sync_runs WHERE id = $4::bigint AND term = $5::bigint AND state = 'running'
+ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
+DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+    mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
+    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at)
+`
+
+type SyncOweParams struct {
+	ResourceID int32
+	Error      string
+	Pause      time.Duration
+	ID         int64
+	Term       int64
+}
+
+// Asks for a sync of one resource that a running full one could not read, after a pause, and as the full one was asked for:
+// whoever waits for that goes on waiting. A request that waits already does as well if it is no less.
+func (q *Queries) SyncOwe(ctx context.Context, arg SyncOweParams) error {
+	_, err := q.db.Exec(ctx, syncOwe,
+		arg.ResourceID,
+		arg.Error,
+		arg.Pause,
+		arg.ID,
+		arg.Term,
+	)
+	return err
 }
 
 const syncPause = `-- name: SyncPause :one

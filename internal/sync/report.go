@@ -18,7 +18,7 @@ type report struct {
 
 func newReport(ctx context.Context, r *Runner, run store.SyncNextRow) (*report, error) {
 	p := &report{r: r, run: run, byRes: map[int32]*store.DriftInsertParams{}}
-	if run.ResourceID == 0 || run.Reason == reasonResync || r.cfg.Mode != ModeReport {
+	if run.Reason != reasonResource || r.cfg.Mode != ModeReport {
 		return p, nil
 	}
 	// Changes of a resource are applied in any mode; what differed before them is not one of them.

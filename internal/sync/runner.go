@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -80,6 +81,7 @@ type Runner struct {
 	cfg     Config
 	queries *store.Queries
 	lister  driver.Lister
+	full    string    // mode of a complete full run from which nothing follows yet, because syncs of its resources are owed; ""
 	began   time.Time // by the database's clock
 	local   time.Time
 }
@@ -136,7 +138,10 @@ func (r *Runner) Run(ctx context.Context) error {
 		if err := r.drain(ctx); err != nil {
 			return r.stopped(ctx, err)
 		}
-		wait, err := r.untilNext(ctx)
+		wait, owed, err := r.untilNext(ctx)
+		if err == nil && !owed {
+			err = r.synced(ctx)
+		}
 		if err != nil {
 			return r.stopped(ctx, err)
 		}
@@ -189,20 +194,40 @@ func (r *Runner) AskSuccessor(ctx context.Context) error {
 	return nil
 }
 
-// untilNext is the time until something is to be run although nobody asks: a full run, or one that failed.
-func (r *Runner) untilNext(ctx context.Context) (time.Duration, error) {
+// untilNext is the time until something is to be run although nobody asks: a full run, or one that failed (owed).
+func (r *Runner) untilNext(ctx context.Context) (wait time.Duration, owed bool, err error) {
 	interval, err := r.untilInterval(ctx)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	pause, err := r.queries.SyncPause(ctx, r.cfg.Grant.ID)
 	if err != nil {
-		return 0, fmt.Errorf("read the syncs that are asked for: %w", err)
+		return 0, false, fmt.Errorf("read the syncs that are asked for: %w", err)
 	}
 	if pause < 0 {
-		return interval, nil
+		return interval, false, nil
 	}
-	return min(interval, max(failedPause/10, time.Duration(pause*float64(time.Second)))), nil
+	return min(interval, max(failedPause/10, time.Duration(pause*float64(time.Second)))), true, nil
+}
+
+// synced is called when every sync that was asked for is complete, and none is owed.
+func (r *Runner) synced(ctx context.Context) error {
+	r.loop().Succeeded()
+	if r.full == "" {
+		return nil
+	}
+	if r.cfg.Complete != nil {
+		if err := r.cfg.Complete(ctx, r.full); err != nil {
+			return err
+		}
+	}
+	if r.cfg.Owner.Unclean() { // in report mode, too: what the ledger does not know was reported
+		if err := r.settleClean(ctx); err != nil {
+			return err
+		}
+	}
+	r.full = ""
+	return nil
 }
 
 // untilInterval is the time until the next full run is due: the interval, a tenth more or less.
@@ -258,21 +283,22 @@ func (r *Runner) drain(ctx context.Context) error {
 func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 	started := time.Now()
 	log := r.cfg.Logger.With("target", r.cfg.Name, "sync", run.ID, "reason", run.Reason)
-	progress, held, err := r.scan(ctx, run)
+	progress, unread, held, err := r.scan(ctx, run)
 	crash.Point(crash.SyncUnfinished)
 	switch {
 	case err == nil:
+		for _, one := range unread {
+			if err := r.owe(ctx, run, one, log); err != nil {
+				return err
+			}
+		}
 		log.Info("sync_complete", "rows", progress.Rows, "upserts", progress.Upserts, "tombstones", progress.Tombstones,
-			"drifted", progress.Drifted, "held", held, "seconds", time.Since(started).Seconds())
-		r.loop().Succeeded()
-		err = r.complete(ctx, run, progress, held, started)
+			"drifted", progress.Drifted, "held", held, "unread", len(unread), "seconds", time.Since(started).Seconds())
+		err = r.complete(ctx, run, progress, held, unread, started)
 	case ctx.Err() != nil || database.IsUnavailable(err) || errors.Is(err, apply.ErrRunCut):
 		return err // the run stays 'running': the next owner takes it up
 	default:
-		log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
-		if code := database.Code(err); code != "" && code != lockNotAvailable { // who locks a table knows
-			r.loop().Failed(database.Explain(err))
-		}
+		r.tell(log, err)
 		err = r.failed(ctx, run, progress, err)
 	}
 	if err != nil {
@@ -284,11 +310,35 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 	return nil
 }
 
-// complete records that a run reached its end, and what follows from it.
-func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress, held int64, started time.Time) error {
+// tell reports why a run, or its part of one resource, failed.
+func (r *Runner) tell(log *slog.Logger, err error) {
+	log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
+	if code := database.Code(err); code != "" && code != lockNotAvailable { // who locks a table knows
+		r.loop().Failed(database.Explain(err))
+	}
+}
+
+// owe asks for a sync of a resource that a full run could not read, after a pause. Until it is complete, neither is the target.
+func (r *Runner) owe(ctx context.Context, run store.SyncNextRow, u Unread, log *slog.Logger) error {
+	r.tell(log.With("resource", u.Resource.Name), u.Err)
+	err := r.queries.SyncOwe(ctx, store.SyncOweParams{
+		ID: run.ID, Term: r.cfg.Grant.Term, ResourceID: u.Resource.ID, Error: database.Explain(u.Err).Error(), Pause: failedPause,
+	})
+	if err != nil {
+		return fmt.Errorf("ask for a sync of resource %s: %w", u.Resource.Name, err)
+	}
+	return nil
+}
+
+// complete records that a run reached its end.
+func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress, held int64, unread []Unread, started time.Time) error {
+	var why string
+	for _, one := range unread {
+		why = strings.TrimPrefix(why+"; "+database.Explain(one.Err).Error(), "; ")
+	}
 	err := r.queries.SyncComplete(ctx, store.SyncCompleteParams{
-		ID: run.ID, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted, Held: held,
-		Listed: run.ResourceID == 0 && run.Verify && r.lister != nil,
+		ID: run.ID, Term: r.cfg.Grant.Term, Rows: p.Rows, Upserts: p.Upserts, Tombstones: p.Tombstones, Drifted: p.Drifted, Held: held, Error: why,
+		Listed: run.ResourceID == 0 && run.Verify && r.lister != nil && len(unread) == 0,
 	})
 	if err != nil {
 		return fmt.Errorf("record the end of a sync: %w", err)
@@ -298,13 +348,8 @@ func (r *Runner) complete(ctx context.Context, run store.SyncNextRow, p Progress
 	m.SyncRows.WithLabelValues(r.cfg.Name).Add(float64(p.Rows))
 	m.SyncSeconds.WithLabelValues(r.cfg.Name).Observe(time.Since(started).Seconds())
 	m.LastSync.WithLabelValues(r.cfg.Name).SetToCurrentTime()
-	if run.ResourceID == 0 && r.cfg.Complete != nil {
-		if err := r.cfg.Complete(ctx, run.Mode); err != nil {
-			return err
-		}
-	}
-	if run.ResourceID == 0 && r.cfg.Owner.Unclean() { // in report mode, too: what the ledger does not know was reported
-		return r.settleClean(ctx)
+	if run.ResourceID == 0 {
+		r.full = run.Mode
 	}
 	return nil
 }
@@ -338,48 +383,48 @@ func (r *Runner) resources(ctx context.Context, id int32) ([]*desired.Resource, 
 
 // scan finds what differs and, in repair mode, has it looked at; it returns when every such object is settled and the
 // deletes are decided on.
-func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (Progress, int64, error) {
+func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (progress Progress, unread []Unread, held int64, err error) {
 	resources, err := r.resources(ctx, run.ResourceID)
 	if err != nil {
-		return Progress{}, 0, err
+		return progress, nil, 0, err
 	}
 	// What was ordered with the run, such as release(), is told by the same notification: it must be known before.
 	if err := r.cfg.Owner.Refresh(ctx); err != nil {
-		return Progress{}, 0, err
+		return progress, nil, 0, err
 	}
 	if err := r.cfg.Owner.KnowCalls(ctx); err != nil {
-		return Progress{}, 0, err
+		return progress, nil, 0, err
 	}
 	work := &apply.Run{}
 	if run.Reason == reasonStart || run.Reason == reasonTakeover || run.Reason == reasonInterval {
 		if _, err := r.awaitCursor(ctx, time.After(backlogMost)); err != nil {
-			return Progress{}, 0, err
+			return progress, nil, 0, err
 		}
 	}
 	report, err := newReport(ctx, r, run)
 	if err != nil {
-		return Progress{}, 0, err
+		return progress, nil, 0, err
 	}
 	scan := r.prepare(run, report, work)
 	// Whatever else is asked for, the first look after a crash must see what the former owner's last call has done.
-	if run.Reason == reasonTakeover || run.ResourceID == 0 && r.cfg.Owner.Unclean() {
+	if run.Reason == reasonTakeover || r.cfg.Owner.Unclean() {
 		if err := r.outlive(ctx); err != nil {
-			return Progress{}, 0, err
+			return progress, nil, 0, err
 		}
 		scan.Since = r.began
 	}
-	progress, err := scan.Run(ctx, resources)
+	progress, unread, err = scan.Run(ctx, resources)
 	if err != nil {
-		return progress, 0, err
+		return progress, nil, 0, err
 	}
 	if err := report.finish(ctx); err != nil {
-		return progress, 0, err
+		return progress, nil, 0, err
 	}
 	if err := work.Wait(ctx); err != nil {
-		return progress, 0, err
+		return progress, nil, 0, err
 	}
-	held, err := r.cfg.Owner.DecideParked(ctx)
-	return progress, held, err
+	held, err = r.cfg.Owner.DecideParked(ctx)
+	return progress, unread, held, err
 }
 
 // prepare returns the scan of a run: what it finds goes into the report, or onto the sync lane as part of work.

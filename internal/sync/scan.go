@@ -4,11 +4,13 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/store"
@@ -47,6 +49,12 @@ func (e *ListError) Error() string {
 	return fmt.Sprintf("list what target %s has of resource %s: %s", e.Target, e.Resource, e.Text)
 }
 
+// Unread is a resource whose rows PostgreSQL does not let be read: its query fails, or another session has locked them.
+type Unread struct {
+	Resource *desired.Resource
+	Err      error
+}
+
 // Progress is how far a scan is.
 type Progress struct {
 	Rows       int64 // running rows compared
@@ -73,25 +81,45 @@ type Scan struct {
 	progress Progress
 }
 
-// Run scans the resources, one after the other, and returns what it counted.
-func (s *Scan) Run(ctx context.Context, resources []*desired.Resource) (Progress, error) {
+// Run scans the resources, one after the other, and returns what it counted. A resource that cannot be read ends the scan of that
+// resource only. If none can be read, that is an error.
+func (s *Scan) Run(ctx context.Context, resources []*desired.Resource) (Progress, []Unread, error) {
+	var unread []Unread
 	for _, r := range resources {
 		s.progress.Resource, s.progress.Key = r.Name, ""
-		listed, err := s.listing(ctx, r)
-		if err != nil {
-			return s.progress, err
-		}
-		if !s.Drain {
-			if err := s.rows(ctx, r); err != nil {
-				return s.progress, err
-			}
-		}
-		crash.Point(crash.SyncRowsDone)
-		if err := s.ledger(ctx, r, listed); err != nil {
-			return s.progress, err
+		err := s.resource(ctx, r)
+		var own *readError
+		switch {
+		case errors.As(err, &own) && ctx.Err() == nil && database.Code(err) != "" && !database.IsUnavailable(err):
+			unread = append(unread, Unread{Resource: r, Err: own.err})
+		case err != nil:
+			return s.progress, nil, err
 		}
 	}
-	return s.progress, nil
+	if len(unread) > 0 && len(unread) == len(resources) {
+		return s.progress, nil, unread[0].Err
+	}
+	return s.progress, unread, nil
+}
+
+// readError is an error of a query over a resource's rows.
+type readError struct{ err error }
+
+func (e *readError) Error() string { return e.err.Error() }
+func (e *readError) Unwrap() error { return e.err }
+
+func (s *Scan) resource(ctx context.Context, r *desired.Resource) error {
+	listed, err := s.listing(ctx, r)
+	if err != nil {
+		return err
+	}
+	if !s.Drain {
+		if err := s.rows(ctx, r); err != nil {
+			return err
+		}
+	}
+	crash.Point(crash.SyncRowsDone)
+	return s.ledger(ctx, r, listed)
 }
 
 func (s *Scan) found(ctx context.Context, r *desired.Resource, key string, kind Kind) error {
@@ -112,7 +140,7 @@ func (s *Scan) rows(ctx context.Context, r *desired.Resource) error {
 	for {
 		page, err := r.Page(ctx, s.DB, s.Target, s.TargetID, after, pageRows, s.Force)
 		if err != nil {
-			return err
+			return &readError{err}
 		}
 		s.progress.Rows += page.Rows
 		kind := KindStale
@@ -178,7 +206,7 @@ func (s *Scan) ledgerPage(ctx context.Context, r *desired.Resource, rows []store
 	} else {
 		missing, err := r.Missing(ctx, s.DB, s.Target, keys)
 		if err != nil {
-			return err
+			return &readError{err}
 		}
 		for _, key := range missing {
 			gone[key] = true

@@ -16,7 +16,7 @@ const (
 	violation = "VIOLATION"
 	dataRace  = "WARNING: DATA RACE"
 
-	slowest   = 10
+	slowest      = 10
 	excerptLines = 40 // of a flaky test's output are printed; the file has all
 )
 

@@ -1,0 +1,72 @@
+package server_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// unreadable tracks a table, before the resource app in a sync, and puts a table in the place of its view. mend puts the view back.
+func (w *world) unreadable() (mend func()) {
+	w.t.Helper()
+	w.db.Exec(w.t, `CREATE TABLE bads (id int PRIMARY KEY); INSERT INTO bads VALUES (1)`)
+	w.db.Exec(w.t, `SELECT reconciler.track('aaa', 'bads', '{id}', '''eu''')`)
+	definition := w.text(`SELECT pg_get_viewdef('reconciler.desired_aaa'::regclass)`)
+	w.db.Exec(w.t, `DROP VIEW reconciler.desired_aaa; CREATE TABLE reconciler.desired_aaa ()`)
+	return func() {
+		w.db.Exec(w.t, `DROP TABLE reconciler.desired_aaa; CREATE VIEW reconciler.desired_aaa AS `+definition)
+	}
+}
+
+// F111: a resource that cannot be read does not keep a sync from the others. It has a sync of its own until it can be read, and what
+// waits for the whole target waits for that.
+func TestF111_UnreadableResourceKeepsNoOtherFromItsSync(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(3)
+	eu := newPlace()
+	p := w.start(named("eu", eu, quick))
+	w.converged()
+	mend := w.unreadable()
+	w.silently(`DELETE FROM apps WHERE id = 1; UPDATE apps SET image = 'v2' WHERE id = 2`)
+	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
+	want := map[string]string{"app/2": `"v2"`, "app/3": `"v1"`}
+	eu.eventually(t, want)
+	w.settled("complete does not exist", `SELECT state || ' ' || substring(error FROM 'does not exist') FROM reconciler.sync_runs WHERE reason = 'resync' AND resource_id IS NULL`)
+	require.Contains(t, strings.Join(w.logged("sync_failed"), "\n"), "reason=resync resource=aaa")
+	require.Contains(t, w.text(`SELECT string_agg(reason, ' ') FROM reconciler.wait('1 ms', 'eu')`), "does not exist", "the resync goes on")
+	w.eventually("status has it", func() bool { return w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "1" })
+	p.stop(t)
+
+	w.db.Exec(t, `UPDATE reconciler.targets SET clean = false`) // as after a crash
+	w.silently(`INSERT INTO apps VALUES (4, 'eu', 'v1')`)
+	w.start(named("eu", eu, quick))
+	want["app/4"] = `"v1"`
+	eu.eventually(t, want)
+	w.settled("complete", `SELECT state FROM reconciler.sync_runs WHERE reason = 'takeover' AND resource_id IS NULL`)
+	require.Equal(t, "false", w.text(`SELECT clean::text FROM reconciler.targets`), "a crash may have left objects of the resource that the ledger does not know")
+	mend()
+	want["aaa/1"] = `{"id": 1}`
+	eu.eventually(t, want)
+	w.settled("true", `SELECT clean::text FROM reconciler.targets`)
+	w.converged()
+	w.settled("0", `SELECT count(*)::text FROM reconciler.failing_loops`)
+	require.Equal(t, 1, eu.deletes(), "of app/1")
+}
+
+// F111, S3: a stream is not complete without the objects of a resource that cannot be read.
+func TestF111_StreamWaitsForAResourceThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	mend := w.unreadable()
+	w.start(streaming(t))
+	w.settled("complete", `SELECT state FROM reconciler.sync_runs WHERE resource_id IS NULL ORDER BY id DESC LIMIT 1`)
+	w.settled("2", `SELECT count(*)::text FROM reconciler.sync_runs WHERE resource_id IS NOT NULL AND state = 'failed' HAVING count(*) = 2`)
+	require.Equal(t, `false eu/app/1="v1"`, w.text(`SELECT complete::text FROM reconciler.streams`)+" "+w.published())
+	require.Contains(t, w.text(`SELECT string_agg(finding, ' ') FROM reconciler.doctor() WHERE NOT ok`), "stream eu is not complete, and its watchers wait: its last full sync could not read everything: read a page of resource aaa")
+	mend()
+	w.settled("true", `SELECT complete::text FROM reconciler.streams`)
+	require.Equal(t, `eu/aaa/1={"id": 1} eu/app/1="v1"`, w.published())
+}
