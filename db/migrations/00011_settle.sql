@@ -91,6 +91,14 @@ BEGIN
 END
 $$;
 
+-- owed_resources returns the resources that a sync could not read: the syncs that are owed decide on the deletes of these that were found.
+CREATE FUNCTION reconciler.owed_resources(target_id integer, parked_by text) RETURNS integer[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(array_agg(r.resource_id), '{}') FROM reconciler.sync_runs r
+    WHERE owed_resources.parked_by = 'sync' AND r.target_id = owed_resources.target_id AND r.resource_id IS NOT NULL
+      AND r.state = 'requested' AND r.not_before IS NOT NULL
+$$;
+
 -- decide_parked ends a count of deletes (held_by 'sync' or 'batch'): all of them go ahead, or all of them are held.
 CREATE FUNCTION reconciler.decide_parked(target_id integer, owner uuid, term bigint, parked_by text, allow boolean, counted boolean, objects bigint, guard_window double precision) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -101,7 +109,8 @@ BEGIN
     PERFORM reconciler.fence(decide_parked.target_id, decide_parked.owner, decide_parked.term);
     UPDATE reconciler.ledger l SET state = CASE WHEN allow THEN 'pending' ELSE 'held' END::reconciler.object_state,
         held_by = CASE WHEN NOT allow THEN 'guard' END, next_attempt_at = CASE WHEN allow THEN clock_timestamp() END, approved = allow
-    WHERE l.target_id = decide_parked.target_id AND l.state = 'held' AND l.held_by = decide_parked.parked_by;
+    WHERE l.target_id = decide_parked.target_id AND l.state = 'held' AND l.held_by = decide_parked.parked_by
+      AND l.resource_id <> ALL ((SELECT reconciler.owed_resources(decide_parked.target_id, decide_parked.parked_by))::integer[]);
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM reconciler.note_passed(decide_parked.target_id, n, decide_parked.objects, decide_parked.guard_window) WHERE allow AND counted AND n > 0;
     PERFORM reconciler.count_guard(decide_parked.target_id);
@@ -259,10 +268,11 @@ COMMENT ON FUNCTION reconciler.delete_stands IS 'Internal: whether an order to d
 COMMENT ON FUNCTION reconciler.settle IS 'Internal: an owner records the results of its calls and its cursor.';
 COMMENT ON FUNCTION reconciler.count_guard IS 'Internal: counts the deletes that the guard holds.';
 COMMENT ON FUNCTION reconciler.note_passed IS 'Internal: remembers deletes that the guard let pass.';
+COMMENT ON FUNCTION reconciler.owed_resources IS 'Internal: the resources that a sync could not read.';
 COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes go ahead, or holds them.';
 
 -- Functions are for the roles that grant() names, not for everybody.
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.count_guard, reconciler.settle, reconciler.delete_stands, reconciler.note_passed;
+DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.owed_resources, reconciler.count_guard, reconciler.settle, reconciler.delete_stands, reconciler.note_passed;

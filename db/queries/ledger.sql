@@ -121,4 +121,6 @@ SELECT reconciler.record_in_hand(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid
     sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(called)::boolean[], sqlc.arg(patience)::interval);
 
 -- name: ParkedCount :one
-SELECT count(*) FROM reconciler.ledger WHERE target_id = sqlc.arg(target_id)::int AND state = 'held' AND held_by = sqlc.arg(parked_by)::text;
+SELECT count(*) FROM reconciler.ledger
+WHERE target_id = sqlc.arg(target_id)::int AND state = 'held' AND held_by = sqlc.arg(parked_by)::text
+  AND resource_id <> ALL ((SELECT reconciler.owed_resources(sqlc.arg(target_id)::int, sqlc.arg(parked_by)::text))::int[]);

@@ -55,7 +55,7 @@ WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'r
 
 -- name: SyncOwe :exec
 -- Asks for a sync of one resource that a running full one could not read, after a pause, and as the full one was asked for:
--- whoever waits for that goes on waiting. A request that waits already does as well if it is no less.
+-- whoever waits for that goes on waiting. A request that waits already does as well if it is no less, and has the same pause.
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, not_before)
 SELECT target_id, sqlc.arg(resource_id)::int, reason, mode, verify, requested_at, requested_by, sqlc.arg(error)::text,
        clock_timestamp() + sqlc.arg(pause)::interval
@@ -63,7 +63,8 @@ FROM reconciler.sync_runs WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(te
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
 DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
     mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
-    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at);
+    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at),
+    error = excluded.error, not_before = excluded.not_before;
 
 -- name: SyncFailed :exec
 -- A run that failed, and the same run again after a pause, as it was asked for: what it was to do has not been done, and

@@ -35,7 +35,9 @@ func TestF111_UnreadableResourceKeepsNoOtherFromItsSync(t *testing.T) {
 	eu.eventually(t, want)
 	w.settled("complete does not exist", `SELECT state || ' ' || substring(error FROM 'does not exist') FROM reconciler.sync_runs WHERE reason = 'resync' AND resource_id IS NULL`)
 	require.Contains(t, strings.Join(w.logged("sync_failed"), "\n"), "reason=resync resource=aaa")
-	require.Contains(t, w.text(`SELECT string_agg(reason, ' ') FROM reconciler.wait('1 ms', 'eu')`), "does not exist", "the resync goes on")
+	w.eventually("wait() goes on", func() bool {
+		return strings.Contains(w.text(`SELECT string_agg(reason, ' ') FROM reconciler.wait('1 ms', 'eu')`), "does not exist")
+	})
 	w.eventually("status has it", func() bool { return w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "1" })
 	p.stop(t)
 
@@ -65,8 +67,39 @@ func TestF111_StreamWaitsForAResourceThatCannotBeRead(t *testing.T) {
 	w.settled("complete", `SELECT state FROM reconciler.sync_runs WHERE resource_id IS NULL ORDER BY id DESC LIMIT 1`)
 	w.settled("2", `SELECT count(*)::text FROM reconciler.sync_runs WHERE resource_id IS NOT NULL AND state = 'failed' HAVING count(*) = 2`)
 	require.Equal(t, `false eu/app/1="v1"`, w.text(`SELECT complete::text FROM reconciler.streams`)+" "+w.published())
-	require.Contains(t, w.text(`SELECT string_agg(finding, ' ') FROM reconciler.doctor() WHERE NOT ok`), "stream eu is not complete, and its watchers wait: its last full sync could not read everything: read a page of resource aaa")
+	w.eventually("doctor finds it", func() bool { // not while the resource's sync runs
+		return strings.Contains(w.text(`SELECT string_agg(finding, ' ') FROM reconciler.doctor() WHERE NOT ok`),
+			"stream eu is not complete, and its watchers wait: its last full sync could not read everything: read a page of resource aaa")
+	})
 	mend()
 	w.settled("true", `SELECT complete::text FROM reconciler.streams`)
 	require.Equal(t, `eu/aaa/1={"id": 1} eu/app/1="v1"`, w.published())
+}
+
+// F111, I5: a resource's rows can be read no more after its sync has found a delete. That is not decided on before they all can.
+func TestF111_DeletesOfAResourceThatCannotBeReadAreNotDecidedOn(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.db.Exec(t, `CREATE TABLE brake (id int); CREATE TABLE apps (id int PRIMARY KEY); CREATE TABLE others (id int PRIMARY KEY)`)
+	w.db.Exec(t, `CREATE FUNCTION slow(i int) RETURNS int LANGUAGE plpgsql STABLE AS
+		$$ BEGIN IF EXISTS (SELECT FROM public.brake b WHERE b.id = i) THEN PERFORM pg_sleep(600); END IF; RETURN i; END $$`)
+	w.db.Exec(t, `INSERT INTO apps SELECT i FROM generate_series(1, 3) AS i; INSERT INTO others VALUES (1)`)
+	w.db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', '''eu''', spec => 'to_jsonb(public.slow(id))'), reconciler.track('other', 'others', '{id}', '''eu''')`)
+	eu := newPlace()
+	w.start(named("eu", listing{eu}))
+	w.converged()
+	eu.put("app/9", `9`)
+	w.db.Exec(t, `INSERT INTO brake VALUES (2)`)
+	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
+	const cancel = `SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`
+	w.eventually("its rows are being read", func() bool { return w.text(cancel) == "1" })
+	w.settled("complete", `SELECT state FROM reconciler.sync_runs WHERE reason = 'resync' AND resource_id IS NULL`)
+	require.Equal(t, "held sync", w.text(`SELECT state || ' ' || held_by FROM reconciler.ledger WHERE key = '9'`))
+	require.Zero(t, eu.deletes())
+	w.db.Exec(t, `DELETE FROM brake`)
+	w.eventually("it is deleted", func() bool {
+		w.text(cancel) // another attempt may have met the brake
+		return eu.deletes() == 1
+	})
+	w.converged()
 }

@@ -181,7 +181,9 @@ func (q *Queries) LedgerTakeOver(ctx context.Context, targetID int32) (int64, er
 }
 
 const parkedCount = `-- name: ParkedCount :one
-SELECT count(*) FROM reconciler.ledger WHERE target_id = $1::int AND state = 'held' AND held_by = $2::text
+SELECT count(*) FROM reconciler.ledger
+WHERE target_id = $1::int AND state = 'held' AND held_by = $2::text
+  AND resource_id <> ALL ((SELECT reconciler.owed_resources($1::int, $2::text))::int[])
 `
 
 type ParkedCountParams struct {

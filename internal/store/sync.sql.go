@@ -399,7 +399,8 @@ FROM reconciler.sync_runs WHERE id = $4::bigint AND term = $5::bigint AND state 
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
 DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
     mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
-    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at)
+    verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at),
+    error = excluded.error, not_before = excluded.not_before
 `
 
 type SyncOweParams struct {
@@ -411,7 +412,7 @@ type SyncOweParams struct {
 }
 
 // Asks for a sync of one resource that a running full one could not read, after a pause, and as the full one was asked for:
-// whoever waits for that goes on waiting. A request that waits already does as well if it is no less.
+// whoever waits for that goes on waiting. A request that waits already does as well if it is no less, and has the same pause.
 func (q *Queries) SyncOwe(ctx context.Context, arg SyncOweParams) error {
 	_, err := q.db.Exec(ctx, syncOwe,
 		arg.ResourceID,

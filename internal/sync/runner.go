@@ -279,19 +279,18 @@ func (r *Runner) drain(ctx context.Context) error {
 	}
 }
 
+func (r *Runner) log(run store.SyncNextRow) *slog.Logger {
+	return r.cfg.Logger.With("target", r.cfg.Name, "sync", run.ID, "reason", run.Reason)
+}
+
 // one makes a run and records its outcome. Only what ends ownership is an error.
 func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 	started := time.Now()
-	log := r.cfg.Logger.With("target", r.cfg.Name, "sync", run.ID, "reason", run.Reason)
+	log := r.log(run)
 	progress, unread, held, err := r.scan(ctx, run)
 	crash.Point(crash.SyncUnfinished)
 	switch {
 	case err == nil:
-		for _, one := range unread {
-			if err := r.owe(ctx, run, one, log); err != nil {
-				return err
-			}
-		}
 		log.Info("sync_complete", "rows", progress.Rows, "upserts", progress.Upserts, "tombstones", progress.Tombstones,
 			"drifted", progress.Drifted, "held", held, "unread", len(unread), "seconds", time.Since(started).Seconds())
 		err = r.complete(ctx, run, progress, held, unread, started)
@@ -318,9 +317,10 @@ func (r *Runner) tell(log *slog.Logger, err error) {
 	}
 }
 
-// owe asks for a sync of a resource that a full run could not read, after a pause. Until it is complete, neither is the target.
-func (r *Runner) owe(ctx context.Context, run store.SyncNextRow, u Unread, log *slog.Logger) error {
-	r.tell(log.With("resource", u.Resource.Name), u.Err)
+// owe asks for a sync of a resource that a full run could not read, after a pause. Until it is complete, neither is the target, and
+// deletes of the resource that the run has found are not decided on.
+func (r *Runner) owe(ctx context.Context, run store.SyncNextRow, u Unread) error {
+	r.tell(r.log(run).With("resource", u.Resource.Name), u.Err)
 	err := r.queries.SyncOwe(ctx, store.SyncOweParams{
 		ID: run.ID, Term: r.cfg.Grant.Term, ResourceID: u.Resource.ID, Error: database.Explain(u.Err).Error(), Pause: failedPause,
 	})
@@ -422,6 +422,11 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (progress Prog
 	}
 	if err := work.Wait(ctx); err != nil {
 		return progress, nil, 0, err
+	}
+	for _, one := range unread {
+		if err := r.owe(ctx, run, one); err != nil {
+			return progress, nil, 0, err
+		}
 	}
 	held, err = r.cfg.Owner.DecideParked(ctx)
 	return progress, unread, held, err
