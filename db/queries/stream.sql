@@ -59,9 +59,10 @@ ORDER BY w.target_id, p.version;
 -- name: StreamPage :many
 -- A page of the objects between two places, in the order of resources and keys, limited by rows and bytes.
 SELECT p.resource, p.key, p.version, p.revision, p.spec::text AS spec, p.hash
-FROM (SELECT m.*, sum(pg_column_size(m.spec)) OVER (ORDER BY m.resource, m.key) - pg_column_size(m.spec) AS before
+FROM (SELECT m.*, sum(m.size) OVER (ORDER BY m.resource, m.key ROWS UNBOUNDED PRECEDING) - m.size AS before
       FROM (
-        SELECT o.* FROM reconciler.published o
+        SELECT o.resource, o.key, o.version, o.revision, o.spec, o.hash, pg_column_size(o.spec) AS size
+        FROM reconciler.published o
         WHERE o.target_id = sqlc.arg(target_id)::int AND o.spec IS NOT NULL
           AND (o.resource, o.key) >= (sqlc.arg(from_resource)::text COLLATE "C", sqlc.arg(from_key)::text COLLATE "C")
           AND (o.resource, o.key) < (sqlc.arg(to_resource)::text COLLATE "C", sqlc.arg(to_key)::text COLLATE "C")

@@ -266,9 +266,10 @@ func (q *Queries) StreamOwn(ctx context.Context, arg StreamOwnParams) error {
 
 const streamPage = `-- name: StreamPage :many
 SELECT p.resource, p.key, p.version, p.revision, p.spec::text AS spec, p.hash
-FROM (SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.resource, m.key) - pg_column_size(m.spec) AS before
+FROM (SELECT m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.size, sum(m.size) OVER (ORDER BY m.resource, m.key ROWS UNBOUNDED PRECEDING) - m.size AS before
       FROM (
-        SELECT o.target_id, o.resource, o.key, o.version, o.revision, o.spec, o.hash, o.at FROM reconciler.published o
+        SELECT o.resource, o.key, o.version, o.revision, o.spec, o.hash, pg_column_size(o.spec) AS size
+        FROM reconciler.published o
         WHERE o.target_id = $1::int AND o.spec IS NOT NULL
           AND (o.resource, o.key) >= ($2::text COLLATE "C", $3::text COLLATE "C")
           AND (o.resource, o.key) < ($4::text COLLATE "C", $5::text COLLATE "C")
