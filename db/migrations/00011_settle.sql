@@ -91,7 +91,8 @@ BEGIN
 END
 $$;
 
--- owed_resources returns the resources that a sync could not read: the syncs that are owed decide on the deletes of these that were found.
+-- owed_resources returns the resources that a sync could not read. Deletes of theirs that it had found are decided on by the syncs
+-- that are requested for them.
 CREATE FUNCTION reconciler.owed_resources(target_id integer, parked_by text) RETURNS integer[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(array_agg(r.resource_id), '{}') FROM reconciler.sync_runs r

@@ -76,8 +76,8 @@ $$;
 -- publish writes new versions of objects and tombstones (specs '') in one flushed transaction. It returns how many changed, and
 -- whether other processes serve watchers of the stream.
 -- The fence comes first: PostgreSQL makes a transaction visible before it frees its locks, so the versions of one target
--- become visible in their order, and no row of the target changes meanwhile. A crash must not give a version out twice, and the
--- owner's session does not flush. Every row is found by its key: no plan on a young table may turn into a scan. To plan it
+-- become visible in their order, and no other transaction publishes for the target in the meantime. A crash must not give out a
+-- version twice, and the owner's session does not flush. Every row is found by its key: no plan on a young table may turn into a scan. To plan it
 -- for each call would double the time of a small one.
 CREATE FUNCTION reconciler.publish(target_id integer, owner uuid, term bigint, resources text[], keys text[], revisions bigint[],
     specs text[], hashes bytea[], OUT changed bigint, OUT watched boolean)

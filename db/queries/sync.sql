@@ -54,8 +54,8 @@ UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestam
 WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running';
 
 -- name: SyncOwe :exec
--- Asks for a sync of one resource that a running full one could not read, after a pause, and as the full one was asked for:
--- whoever waits for that goes on waiting. A request that waits already does as well if it is no less, and has the same pause.
+-- Requests a sync of one resource that a running full sync could not read, after a pause. It copies the request of the full
+-- sync, so that wait() goes on until it is complete. A request that exists is widened to it, and gets the same pause.
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, not_before)
 SELECT target_id, sqlc.arg(resource_id)::int, reason, mode, verify, requested_at, requested_by, sqlc.arg(error)::text,
        clock_timestamp() + sqlc.arg(pause)::interval

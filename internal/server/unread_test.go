@@ -19,8 +19,8 @@ func (w *world) unreadable() (mend func()) {
 	}
 }
 
-// F111: a resource that cannot be read does not keep a sync from the others. It has a sync of its own until it can be read, and what
-// waits for the whole target waits for that.
+// F111: a full sync goes on if it cannot read one of the resources. That resource gets syncs of its own, and the target is neither
+// clean nor done for wait() until one of them is complete.
 func TestF111_UnreadableResourceKeepsNoOtherFromItsSync(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -76,7 +76,8 @@ func TestF111_StreamWaitsForAResourceThatCannotBeRead(t *testing.T) {
 	require.Equal(t, `eu/aaa/1={"id": 1} eu/app/1="v1"`, w.published())
 }
 
-// F111, I5: a resource's rows can be read no more after its sync has found a delete. That is not decided on before they all can.
+// F111, I5: a sync has found a delete before it fails to read the rows of the resource. The delete is not decided on until a sync of
+// the resource is complete.
 func TestF111_DeletesOfAResourceThatCannotBeReadAreNotDecidedOn(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -411,8 +411,8 @@ type SyncOweParams struct {
 	Term       int64
 }
 
-// Asks for a sync of one resource that a running full one could not read, after a pause, and as the full one was asked for:
-// whoever waits for that goes on waiting. A request that waits already does as well if it is no less, and has the same pause.
+// Requests a sync of one resource that a running full sync could not read, after a pause. It copies the request of the full
+// sync, so that wait() goes on until it is complete. A request that exists is widened to it, and gets the same pause.
 func (q *Queries) SyncOwe(ctx context.Context, arg SyncOweParams) error {
 	_, err := q.db.Exec(ctx, syncOwe,
 		arg.ResourceID,
