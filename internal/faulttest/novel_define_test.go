@@ -3,6 +3,7 @@ package faulttest_test
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Bits of the variant of a resource's definition, which the history of the tester knows.
@@ -88,6 +89,10 @@ func (w *world) fillExtra() bool {
 
 func (w *world) truncate(fault) (end func()) { return done(w.act(`TRUNCATE extras`)) }
 
+// keptCalls is for how long calls may still begin on the strength of a definition that has been replaced: rows are read again when
+// they are so old.
+const keptCalls = 2 * time.Second
+
 // untrack untracks a resource: with all objects deleted, or kept, and tracked again.
 func (w *world) untrack(f fault) (end func()) {
 	before := w.variants["extra"]
@@ -95,6 +100,7 @@ func (w *world) untrack(f fault) (end func()) {
 	if !w.act(fmt.Sprintf(`BEGIN; %sSELECT reconciler.untrack('extra', '%s'); %s; COMMIT`, w.asOwner(), how, noteVariant("extra", variantNone))) {
 		return nil
 	}
+	w.note("untracked extra, release => %s", how)
 	w.variants["extra"] = variantNone
 	if how == "delete" {
 		return func() { w.must(`TRUNCATE extras`) }
@@ -102,6 +108,7 @@ func (w *world) untrack(f fault) (end func()) {
 	return func() {
 		w.must("BEGIN; " + w.asOwner() + extra.track(before) + "; COMMIT")
 		w.variants["extra"] = before
+		w.keptUntil = time.Now().Add(keptCalls)
 	}
 }
 

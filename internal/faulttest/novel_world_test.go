@@ -99,10 +99,10 @@ func (w *world) judged(calls []call) []call {
 	})
 }
 
-// mayRemain takes out of what targets have what nobody can know to be there: of rows that an undone history had, in targets
-// that cannot be listed.
+// mayRemain takes out of what targets that cannot be listed have what may be there: objects of rows that an undone history had, and
+// those that untrack() left there, unless they were called for after the resource was tracked again.
 func (w *world) mayRemain(want, have map[object]string) {
-	if w.judgeFrom.IsZero() {
+	if w.judgeFrom.IsZero() && w.keptUntil.IsZero() {
 		return
 	}
 	last := map[object]call{}
@@ -110,8 +110,15 @@ func (w *world) mayRemain(want, have map[object]string) {
 		last[c.Object] = c
 	}
 	for o := range have {
-		if _, wanted := want[o]; !wanted && !w.isJudged(last[o]) {
+		if _, wanted := want[o]; wanted {
+			continue
+		}
+		switch {
+		case !w.isJudged(last[o]):
 			w.count("objects of an undone history", 1)
+			delete(have, o)
+		case o.Resource == extra.name && last[o].Begin.Before(w.keptUntil):
+			w.count("objects that untrack() kept", 1)
 			delete(have, o)
 		}
 	}
