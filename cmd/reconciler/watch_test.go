@@ -64,6 +64,16 @@ func TestWatchFollowsAStream(t *testing.T) {
 	require.Contains(t, r.stdout, "upsert app/d ")
 }
 
+// Another process owns the stream: diff reads what is published.
+func TestDiffOfAStream(t *testing.T) {
+	t.Parallel()
+	db, p, _ := streamed(t, "")
+	db.Exec(t, `SELECT reconciler.wait('90s')`)
+	require.Equal(t, result{stdout: "no differences: 1 target, 1 running row compared\n"}, p.run(t, "diff"))
+	db.Exec(t, `DELETE FROM reconciler.published`)
+	require.Equal(t, result{code: 1, stdout: "eu app/a: missing: was applied, and is gone from the target\n", stderr: "reconciler: 1 object differs\n"}, p.run(t, "diff"))
+}
+
 // quiet leaves out notes about a stream that is not complete yet.
 func quiet(r result) result {
 	r.stderr = regexp.MustCompile(`(?m)^note: waiting: .*\n`).ReplaceAllString(r.stderr, "")

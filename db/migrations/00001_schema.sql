@@ -287,6 +287,7 @@ CREATE TABLE reconciler.ledger (
     next_attempt_at  timestamptz,
     applied_at       timestamptz,
     match            jsonb,
+    generation       integer NOT NULL DEFAULT 0,
     PRIMARY KEY (target_id, resource_id, key),
     CHECK ((state = 'held') = (held_by IS NOT NULL)),
     CHECK (state NOT IN ('pending', 'failing') OR next_attempt_at IS NOT NULL),
@@ -297,6 +298,7 @@ COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or ma
 COMMENT ON COLUMN reconciler.ledger.failed_hash IS 'Hash of the spec that ended in a terminal error: the same spec is not tried again.';
 COMMENT ON COLUMN reconciler.ledger.approved IS 'A person approved this delete: the guard lets it pass.';
 COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';
+COMMENT ON COLUMN reconciler.ledger.generation IS 'Grows with each retry() and approve(): a result of a look from before leaves state, approval and attempts as they are.';
 -- Due retries are read from here, oldest first; applied rows are not in it.
 CREATE INDEX ledger_due ON reconciler.ledger (target_id, next_attempt_at) WHERE state IN ('pending', 'failing');
 CREATE INDEX ledger_unsettled ON reconciler.ledger (target_id, state) WHERE state <> 'applied';
@@ -314,7 +316,7 @@ CREATE TABLE reconciler.first_calls (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 -- A row lives for as long as the calls: to compress it would cost more than to write it.
 ALTER TABLE reconciler.first_calls ALTER keys SET STORAGE EXTERNAL;
-COMMENT ON TABLE reconciler.first_calls IS 'Objects that an owner calls for and that the ledger does not know yet, one row for each read. What has to trust the ledger takes them into it first.';
+COMMENT ON TABLE reconciler.first_calls IS 'Objects that an owner calls for and that the ledger does not know yet, one row for each read. A sync, and the next owner of the target, enter them into it first.';
 COMMENT ON COLUMN reconciler.first_calls.term IS 'Of the owner. What an owner of before has left is taken into the ledger by the next one.';
 
 CREATE TABLE reconciler.sync_runs (

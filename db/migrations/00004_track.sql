@@ -385,21 +385,17 @@ BEGIN
             HINT = coalesce('Resources: ' || (SELECT string_agg(name, ', ' ORDER BY name) FROM reconciler.resources), 'Nothing is tracked.');
     END IF;
     PERFORM reconciler.remove_capture(r.id);
-    PERFORM reconciler.take_in_calls(NULL, NULL, r.id); -- its rows are no longer read
-    -- In key order, as the owner of a target writes them.
-    PERFORM FROM reconciler.ledger l WHERE l.target_id IN (SELECT id FROM reconciler.targets) AND l.resource_id = r.id ORDER BY l.target_id, l.key FOR UPDATE;
-    GET DIAGNOSTICS n = ROW_COUNT;
+    -- The ledger is the owners': each of them deletes what it has there, and the leader removes the rows of resources that are gone.
+    n := (SELECT count(*) FROM reconciler.targets t JOIN reconciler.ledger l ON l.target_id = t.id AND l.resource_id = r.id)
+        + (SELECT coalesce(sum(cardinality(c.keys)), 0) FROM reconciler.first_calls c WHERE c.resource_id = r.id);
     PERFORM pg_notify('reconciler_control', '');
-    IF release = 'delete' AND n > 0 THEN
-        UPDATE reconciler.resources x SET removed_at = clock_timestamp(), version = x.version + 1 WHERE x.id = r.id;
-        -- The guard lets these pass: this call is the approval.
-        UPDATE reconciler.ledger l SET state = 'pending', wanted = false, held_by = NULL, approved = true, attempts = 0, next_attempt_at = clock_timestamp()
-        WHERE l.target_id IN (SELECT id FROM reconciler.targets) AND l.resource_id = r.id;
-        RETURN format('%s objects of %s are being deleted', n, r.name);
+    IF release = 'keep' THEN
+        DELETE FROM reconciler.resources x WHERE x.id = r.id;
+        RETURN format('untracked %s; %s objects stay in their targets', r.name, n);
     END IF;
-    DELETE FROM reconciler.ledger l WHERE l.target_id IN (SELECT id FROM reconciler.targets) AND l.resource_id = r.id;
-    DELETE FROM reconciler.resources x WHERE x.id = r.id;
-    RETURN CASE WHEN release = 'keep' THEN format('untracked %s; %s objects stay in their targets', r.name, n) ELSE format('untracked %s; it had no objects', r.name) END;
+    UPDATE reconciler.resources x SET removed_at = clock_timestamp(), version = x.version + 1 WHERE x.id = r.id;
+    INSERT INTO reconciler.outbox (resource_id) VALUES (r.id);
+    RETURN CASE WHEN n > 0 THEN format('%s objects of %s are being deleted', n, r.name) ELSE format('untracked %s; it had no objects', r.name) END;
 END
 $$;
 

@@ -178,7 +178,7 @@ SELECT i.name AS process, f.loop, nullif(f.target, '') AS target, f.since, f.fai
     (f.target = '' AND f.instance = (SELECT l.owner FROM reconciler.leases l WHERE l.name = 'tick')) AS leader, f.instance
 FROM reconciler.loop_failures f JOIN reconciler.instances i ON i.id = f.instance;
 COMMENT ON VIEW reconciler.failing_loops IS 'Parts of running processes that have been failing for seconds. No row: everything works.';
-COMMENT ON COLUMN reconciler.failing_loops.loop IS 'Which part: tick, expand, open, retain and others of the leader; heartbeat, listen and others of every process; read, dispatch, settle, sync and others of the owner of a target.';
+COMMENT ON COLUMN reconciler.failing_loops.loop IS 'Which part: tick, expand, open, retain and others of the leader; heartbeat, listen and others of every process; read, dispatch, settle, sync and others of the owner of a target; rows: those of some resource cannot be read.';
 COMMENT ON COLUMN reconciler.failing_loops.target IS 'NULL: the part works for the whole process.';
 COMMENT ON COLUMN reconciler.failing_loops.leader IS 'The process leads: what fails in it concerns every target.';
 COMMENT ON COLUMN reconciler.failing_loops.error IS 'The last error, without values of rows.';
@@ -190,10 +190,11 @@ SELECT t.name AS target,
         WHEN NOT t.configured AND (broke.error IS NULL OR NOT reconciler.lease_lives(t.owner, t.lease_ttl)) THEN 'unknown'
         WHEN t.paused_at IS NOT NULL THEN 'paused'
         WHEN NOT reconciler.lease_lives(t.owner, t.lease_ttl) THEN 'unowned'
-        WHEN broke.error IS NOT NULL THEN 'error'
+        WHEN broke.stops THEN 'error'
         WHEN t.circuit_open_since IS NOT NULL THEN 'down'
         WHEN t.guard_since IS NOT NULL OR l.stopped > 0 THEN 'held'
         WHEN l.failing + l.blocked > 0 THEN 'failing'
+        WHEN broke.error IS NOT NULL THEN 'error'
         WHEN t.draining THEN 'draining'
         WHEN c.revision IS NULL OR c.revision < (SELECT s.floor_revision FROM reconciler.installation s) OR y.sync IS NOT NULL THEN 'syncing'
         WHEN l.pending + l.held > 0 OR c.revision < newest.revision THEN 'pending'
@@ -223,7 +224,8 @@ LEFT JOIN (
     FROM reconciler.ledger x GROUP BY x.target_id
 ) AS l ON l.target_id = t.id
 LEFT JOIN LATERAL (SELECT x.id, x.finished_at FROM reconciler.sync_runs x WHERE x.target_id = t.id AND x.resource_id IS NULL AND x.state = 'complete' ORDER BY x.id DESC LIMIT 1) AS done ON true
-LEFT JOIN LATERAL (SELECT x.error FROM reconciler.sync_runs x WHERE x.target_id = t.id AND x.state = 'failed' AND x.id > coalesce(done.id, 0) ORDER BY x.id DESC LIMIT 1) AS broken ON true
+LEFT JOIN LATERAL (SELECT x.error FROM reconciler.sync_runs x WHERE x.target_id = t.id AND x.state = 'failed' AND x.id > coalesce(done.id, 0)
+    AND NOT EXISTS (SELECT FROM reconciler.sync_runs z WHERE z.target_id = t.id AND z.resource_id = x.resource_id AND z.state = 'complete' AND z.id > x.id) ORDER BY x.id DESC LIMIT 1) AS broken ON true
 LEFT JOIN LATERAL (
     SELECT string_agg(format('%s sync%s %s', x.reason, ' of ' || r.name, CASE x.state
         WHEN 'requested' THEN format('requested by %s at %s', x.requested_by, date_trunc('second', x.requested_at)) || coalesce(', again at ' || date_trunc('second', x.not_before), '')
@@ -232,12 +234,13 @@ LEFT JOIN LATERAL (
     FROM reconciler.sync_runs x LEFT JOIN reconciler.resources r ON r.id = x.resource_id WHERE x.target_id = t.id AND x.state IN ('requested', 'running')
 ) AS y ON true
 LEFT JOIN LATERAL (
-    SELECT format('%s of %s has been failing since %s: %s', f.loop, f.process, date_trunc('second', f.since), f.error) AS error
+    SELECT format('%s of %s has been failing since %s: %s', f.loop, f.process, date_trunc('second', f.since), f.error) AS error,
+        f.loop <> 'rows' AS stops -- that concerns some resource: what is more urgent comes first
     FROM reconciler.failing_loops f WHERE f.target = t.name AND f.instance = t.owner OR f.target IS NULL AND (f.instance = t.owner OR f.leader)
-    ORDER BY f.target IS NULL, f.since, f.loop LIMIT 1
+    ORDER BY f.loop = 'rows', f.target IS NULL, f.since, f.loop LIMIT 1
 ) AS broke ON true;
 COMMENT ON VIEW reconciler.status IS 'One row for each target: is everything there, and if not, what is in the way.';
-COMMENT ON COLUMN reconciler.status.state IS 'The first that is true of: unknown (in no running process''s config), paused, unowned (no process works on it), error (a part of its process fails again and again), down (does not answer), held (waits for a person), failing, draining, syncing, pending, ok.';
+COMMENT ON COLUMN reconciler.status.state IS 'The first that is true of: unknown (in no running process''s config), paused, unowned (no process works on it), error (a part of its process fails again and again), down (does not answer), held (waits for a person), failing, error (rows of a resource cannot be read), draining, syncing, pending, ok.';
 COMMENT ON COLUMN reconciler.status.owner IS 'Process that works on the target.';
 COMMENT ON COLUMN reconciler.status.lag IS 'Revisions that are not recorded yet; NULL: no cursor, a full sync is due.';
 COMMENT ON COLUMN reconciler.status.lag_seconds IS 'Age of the oldest revision that is not recorded.';

@@ -45,7 +45,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     SELECT 'TABLE', 'reconciler.' || d.name, d.privilege, NULL
     FROM (VALUES ('resources', 'INSERT'), ('resources', 'UPDATE'), ('resources', 'DELETE'), ('dependencies', 'INSERT'), ('dependencies', 'UPDATE'), ('dependencies', 'DELETE'),
-                 ('outbox', 'INSERT'), ('apply_events', 'TRIGGER'), ('ledger', 'UPDATE'), ('ledger', 'DELETE')) AS d(name, privilege)
+                 ('outbox', 'INSERT'), ('apply_events', 'TRIGGER')) AS d(name, privilege)
     WHERE rights.kind = 'definer' AND to_regclass('reconciler.' || d.name) IS NOT NULL
     UNION ALL
     SELECT 'SEQUENCE', 'reconciler.' || d.name, d.privilege, NULL

@@ -1,24 +1,16 @@
 -- +goose Up
 
 -- +goose StatementBegin
--- delete_stands reports whether an order to delete an object, by untrack() or approve(), is newer than the row that a result was
--- made from. A result does not undo it: a call that was under way, or what held the object back before. The object is looked
--- at once more. PostgreSQL puts the expression in place of the call.
-CREATE FUNCTION reconciler.delete_stands(ordered reconciler.ledger, result reconciler.ledger) RETURNS boolean
-LANGUAGE sql IMMUTABLE
-RETURN NOT ordered.wanted AND ordered.approved AND ordered.state = 'pending' AND CASE WHEN result.wanted THEN result.applied_at IS NOT NULL
-    ELSE result.held_by IS NOT NULL AND NOT result.approved END;
-
 -- settle is how an owner records what came of its calls: ledger rows, removed ledger rows and the cursor, in one
 -- statement and so in one transaction and one round trip. It refuses a deposed owner. In the arrays '' and 0 stand for
--- NULL, and a negative delay for "no further attempt".
--- Rows are written in key order, so that it never deadlocks with a person's retry() or approve(), and by key, so that no
--- plan on a young table can turn into a scan.
+-- NULL, a negative delay for "no further attempt", and a negative generation for the ledger's, whatever it is.
+-- It locks the target first, as retry(), approve() and resume() do, so that it never deadlocks with them. Rows are written by key, so
+-- that no plan on a young table can turn into a scan.
 CREATE FUNCTION reconciler.settle(
     target_id integer, owner uuid, term bigint,
     resource_ids integer[], keys text[], states text[], wanted boolean[], present boolean[], desired_revisions bigint[], applied_revisions bigint[],
     applied_hashes bytea[], failed_hashes bytea[], attempts integer[], errors text[], held_by text[], approved boolean[], delays double precision[],
-    called boolean[], matches text[],
+    called boolean[], matches text[], generations integer[],
     gone_resource_ids integer[], gone_keys text[],
     cursor_revision bigint, cursor_snapshot text, batch_revision bigint, batch_snapshot text, batch_xid text, batch_seq bigint,
     count_guard boolean, passed bigint, passed_of bigint, guard_window double precision, ended_calls bigint[]
@@ -28,30 +20,38 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     -- resume() locks the target too: what was found paused before and is recorded after it must not be held for ever.
     paused boolean := reconciler.fence(settle.target_id, settle.owner, settle.term);
+    n bigint;
 BEGIN
     IF cardinality(settle.keys) > 0 THEN
         INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision,
-            applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match)
+            applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match, generation)
         SELECT settle.target_id, n.resource_id, n.key, CASE WHEN n.held_by = 'pause' AND NOT paused THEN 'pending' ELSE n.state END::reconciler.object_state, n.wanted, n.present, n.desired_revision, nullif(n.applied_revision, 0),
             nullif(n.applied_hash, ''), nullif(n.failed_hash, ''), n.attempts, nullif(n.error, ''), CASE WHEN n.held_by <> 'pause' OR paused THEN nullif(n.held_by, '') END, n.approved,
             CASE WHEN n.delay >= 0 THEN clock_timestamp() + make_interval(secs => n.delay) WHEN n.held_by = 'pause' AND NOT paused THEN clock_timestamp() END,
-            CASE WHEN n.called AND n.state = 'applied' THEN clock_timestamp() END, nullif(n.match, '')::jsonb
+            CASE WHEN n.called AND n.state = 'applied' THEN clock_timestamp() END, nullif(n.match, '')::jsonb,
+            CASE WHEN n.generation >= 0 THEN n.generation
+                ELSE coalesce((SELECT x.generation FROM reconciler.ledger x WHERE x.target_id = settle.target_id AND x.resource_id = n.resource_id AND x.key = n.key), 0) END
         FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.wanted, settle.present, settle.desired_revisions, settle.applied_revisions,
-            settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.delays, settle.called, settle.matches)
-            AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, delay, called, match)
+            settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.delays, settle.called, settle.matches, settle.generations)
+            AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, delay, called, match, generation)
         -- A resource that was untracked meanwhile has no ledger any more.
         WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
         ORDER BY n.resource_id, n.key COLLATE "C"
         ON CONFLICT (target_id, resource_id, key) DO UPDATE SET
-            state = CASE WHEN reconciler.delete_stands(l, excluded) THEN 'pending' ELSE excluded.state END,
-            wanted = excluded.wanted AND NOT reconciler.delete_stands(l, excluded), present = excluded.present,
-            desired_revision = greatest(l.desired_revision, excluded.desired_revision),
-            applied_revision = coalesce(excluded.applied_revision, l.applied_revision),
-            applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash, attempts = excluded.attempts, last_error = excluded.last_error,
-            held_by = CASE WHEN NOT reconciler.delete_stands(l, excluded) THEN excluded.held_by END,
-            approved = excluded.approved OR reconciler.delete_stands(l, excluded),
-            next_attempt_at = CASE WHEN reconciler.delete_stands(l, excluded) THEN clock_timestamp() ELSE excluded.next_attempt_at END,
-            applied_at = coalesce(excluded.applied_at, l.applied_at), match = coalesce(excluded.match, l.match);
+            state = excluded.state, wanted = excluded.wanted, present = excluded.present, desired_revision = greatest(l.desired_revision, excluded.desired_revision),
+            applied_revision = coalesce(excluded.applied_revision, l.applied_revision), applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash,
+            attempts = excluded.attempts, last_error = excluded.last_error, held_by = excluded.held_by, approved = excluded.approved,
+            next_attempt_at = excluded.next_attempt_at, applied_at = coalesce(excluded.applied_at, l.applied_at), match = coalesce(excluded.match, l.match)
+        WHERE l.generation = excluded.generation;
+        GET DIAGNOSTICS n = ROW_COUNT;
+        IF n < cardinality(settle.keys) THEN
+            -- Of a look from before retry() or approve() only counts what the target has. The object is looked at again.
+            UPDATE reconciler.ledger l SET present = r.present, applied_hash = nullif(r.applied_hash, ''), applied_revision = coalesce(nullif(r.applied_revision, 0), l.applied_revision),
+                applied_at = CASE WHEN r.called AND r.state = 'applied' THEN clock_timestamp() ELSE l.applied_at END, next_attempt_at = clock_timestamp()
+            FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.present, settle.applied_revisions, settle.applied_hashes, settle.called, settle.generations)
+                AS r(resource_id, key, state, present, applied_revision, applied_hash, called, generation)
+            WHERE l.target_id = settle.target_id AND l.resource_id = r.resource_id AND l.key = r.key AND r.generation >= 0 AND l.generation <> r.generation;
+        END IF;
     END IF;
     IF cardinality(settle.gone_keys) > 0 THEN
         DELETE FROM reconciler.ledger l USING unnest(settle.gone_resource_ids, settle.gone_keys) AS g(resource_id, key)
@@ -163,25 +163,35 @@ BEGIN
 END
 $$;
 
--- take_in_calls gives what is called for, and what was when its owner died, its ledger row: present, and due soon should no result
--- come. Of one target or (NULL) of all, and of one resource or of all. Whoever is about to trust the ledger calls it: untrack(),
--- release(), the next owner; an owner itself knows better what it calls for. Rows of owners that are no more, and of terms
--- up to ended_term, have then done their duty. A key that is not unique is no object.
-CREATE FUNCTION reconciler.take_in_calls(target_id integer, ended_term bigint DEFAULT NULL, resource_id integer DEFAULT NULL) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    WITH over AS (
-        DELETE FROM reconciler.first_calls c
-        WHERE (take_in_calls.target_id IS NULL OR c.target_id = take_in_calls.target_id) AND (take_in_calls.resource_id IS NULL OR c.resource_id = take_in_calls.resource_id)
-          AND (c.term <= take_in_calls.ended_term OR NOT EXISTS (SELECT FROM reconciler.targets t WHERE t.id = c.target_id AND t.term = c.term))
+-- take_in_calls gives what former owners of a target may have called for its ledger row: present, and due soon. The next owner calls
+-- it before it trusts the ledger. A key that is not unique is no object.
+CREATE FUNCTION reconciler.take_in_calls(target_id integer) RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    WITH ended AS (
+        DELETE FROM reconciler.first_calls c WHERE c.target_id = take_in_calls.target_id RETURNING c.resource_id, c.keys
     )
     INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-    SELECT c.target_id, c.resource_id, k.key, 'pending', true, true, clock_timestamp() + interval '30 seconds'
-    FROM reconciler.first_calls c CROSS JOIN LATERAL (SELECT u AS key FROM unnest(c.keys) AS u GROUP BY u HAVING count(*) = 1) AS k
-    WHERE (take_in_calls.target_id IS NULL OR c.target_id = take_in_calls.target_id) AND (take_in_calls.resource_id IS NULL OR c.resource_id = take_in_calls.resource_id)
-      AND EXISTS (SELECT FROM reconciler.targets t WHERE t.id = c.target_id) AND EXISTS (SELECT FROM reconciler.resources r WHERE r.id = c.resource_id)
-    GROUP BY c.target_id, c.resource_id, k.key ORDER BY c.target_id, c.resource_id, k.key COLLATE "C"
+    SELECT take_in_calls.target_id, c.resource_id, k.key, 'pending', true, true, clock_timestamp() + interval '30 seconds'
+    FROM ended c CROSS JOIN LATERAL (SELECT u AS key FROM unnest(c.keys) AS u GROUP BY u HAVING count(*) = 1) AS k
+    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = c.resource_id)
+    GROUP BY c.resource_id, k.key ORDER BY c.resource_id, k.key COLLATE "C"
     ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = true, present = true, held_by = NULL, next_attempt_at = least(l.next_attempt_at, excluded.next_attempt_at)
     WHERE NOT l.present
+$$;
+
+-- forget_objects removes ledger rows of resources that are gone, a bounded number at once, and returns how many.
+CREATE FUNCTION reconciler.forget_objects(most integer) RETURNS integer
+LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+    WITH gaps AS MATERIALIZED (
+        SELECT coalesce(lag(id) OVER (ORDER BY id), 0) AS above, id AS below FROM (SELECT id FROM reconciler.resources UNION ALL SELECT 2147483647) AS r
+    ), left_behind AS MATERIALIZED (
+        SELECT x.ctid AS at FROM reconciler.targets t CROSS JOIN gaps g CROSS JOIN LATERAL (
+            SELECT l.ctid FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id > g.above AND l.resource_id < g.below
+            LIMIT forget_objects.most FOR UPDATE SKIP LOCKED) AS x LIMIT forget_objects.most
+    ), forgotten AS (
+        DELETE FROM reconciler.ledger l WHERE l.ctid = ANY (ARRAY(SELECT at FROM left_behind)) RETURNING 1
+    )
+    SELECT count(*)::integer FROM forgotten
 $$;
 
 -- end_first_calls removes rows whose calls have their results, each by its number, whatever is known of a young table.
@@ -259,13 +269,13 @@ $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.record_in_hand IS 'Internal: gives objects that do not settle soon their ledger row.';
 COMMENT ON FUNCTION reconciler.record_first_calls IS 'Internal: writes down objects that are about to be called for the first time.';
-COMMENT ON FUNCTION reconciler.take_in_calls IS 'Internal: gives objects that are called for the first time their ledger row.';
+COMMENT ON FUNCTION reconciler.take_in_calls IS 'Internal: gives objects that a former owner called for the first time their ledger row.';
+COMMENT ON FUNCTION reconciler.forget_objects IS 'Internal: removes ledger rows of resources that are gone.';
 COMMENT ON FUNCTION reconciler.end_first_calls IS 'Internal: forgets first calls that have their results.';
 COMMENT ON FUNCTION reconciler.start_cursor IS 'Internal: gives a target its first cursor and asks for the full sync that goes with it.';
 COMMENT ON FUNCTION reconciler.raise_cursor IS 'Internal: takes a cursor that fell below the floor up to it and asks for the full sync that goes with that.';
 COMMENT ON FUNCTION reconciler.require_sync IS 'Internal: asks for a full sync without which a target may lack something.';
 COMMENT ON FUNCTION reconciler.resync_after_old_primary IS 'Internal: looks again at targets that a process has changed by an old primary.';
-COMMENT ON FUNCTION reconciler.delete_stands IS 'Internal: whether an order to delete an object is newer than a result.';
 COMMENT ON FUNCTION reconciler.settle IS 'Internal: an owner records the results of its calls and its cursor.';
 COMMENT ON FUNCTION reconciler.count_guard IS 'Internal: counts the deletes that the guard holds.';
 COMMENT ON FUNCTION reconciler.note_passed IS 'Internal: remembers deletes that the guard let pass.';
@@ -276,4 +286,4 @@ COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes 
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.owed_resources, reconciler.count_guard, reconciler.settle, reconciler.delete_stands, reconciler.note_passed;
+DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.forget_objects, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.owed_resources, reconciler.count_guard, reconciler.settle, reconciler.note_passed;

@@ -3,7 +3,7 @@ SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.a
     sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(states)::text[], sqlc.arg(wanted)::boolean[], sqlc.arg(present)::boolean[],
     sqlc.arg(desired_revisions)::bigint[], sqlc.arg(applied_revisions)::bigint[], sqlc.arg(applied_hashes)::bytea[], sqlc.arg(failed_hashes)::bytea[],
     sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(delays)::float8[],
-    sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
+    sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(generations)::int[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
     sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean,
     sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8, sqlc.arg(ended_calls)::bigint[]);
@@ -15,7 +15,7 @@ SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (S
     sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(states)::text[], sqlc.arg(wanted)::boolean[], sqlc.arg(present)::boolean[],
     sqlc.arg(desired_revisions)::bigint[], sqlc.arg(applied_revisions)::bigint[], sqlc.arg(applied_hashes)::bytea[], sqlc.arg(failed_hashes)::bytea[],
     sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(delays)::float8[],
-    sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
+    sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(generations)::int[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
     sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean,
     sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8, sqlc.arg(ended_calls)::bigint[]) AS ledger,
@@ -46,7 +46,7 @@ WHERE target_id = $1 AND state = 'pending' AND next_attempt_at > clock_timestamp
 
 -- name: FirstCallsTakeIn :exec
 -- The ledger knows what owners of before have called for.
-SELECT reconciler.take_in_calls(sqlc.arg(target_id)::int, sqlc.arg(ended_term)::bigint);
+SELECT reconciler.take_in_calls(sqlc.arg(target_id)::int);
 
 -- name: LedgerPresent :one
 SELECT count(*) FROM reconciler.ledger WHERE target_id = $1 AND present;

@@ -44,7 +44,8 @@ FROM tick LEFT JOIN LATERAL (
 -- name: Forget :one
 -- What need not be kept any longer, in one statement. Of the ticks every one of the last ten minutes is kept, one for each
 -- minute before that back to max_age, and always the newest; only those between two revisions are looked at. A resource that
--- untrack(release => 'delete') removed goes when its last object is gone; and of the applies that have ended so long ago, and of old tombstones of streams, a few go at once.
+-- untrack(release => 'delete') removed goes when its last object is gone, and nothing of it is called for. Of ledger rows of resources
+-- that are gone, of applies that ended so long ago, and of old tombstones of streams, a bounded number goes at once.
 WITH newest AS MATERIALIZED (
     SELECT revision FROM reconciler.ticks ORDER BY revision DESC LIMIT 1
 ), ticks AS (
@@ -57,6 +58,7 @@ WITH newest AS MATERIALIZED (
 ), resources AS (
     DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
         SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id = r.id LIMIT 1) AS l)
+      AND NOT EXISTS (SELECT FROM reconciler.first_calls c WHERE c.resource_id = r.id)
 ), runs AS (
     DELETE FROM reconciler.sync_runs s WHERE s.id IN (SELECT x.id FROM reconciler.sync_runs x
         WHERE x.resource_id IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = x.resource_id) FOR UPDATE SKIP LOCKED)
@@ -66,6 +68,7 @@ WITH newest AS MATERIALIZED (
     DELETE FROM reconciler.guard_passes p WHERE p.until < clock_timestamp()
 )
 SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most_applies)::int)::int AS applies,
+    reconciler.forget_objects(sqlc.arg(most_objects)::int)::int AS objects,
     reconciler.forget_tombstones(sqlc.arg(most_tombstones)::int)::boolean AS more_tombstones;
 
 -- name: OutboxDelta :many

@@ -47,6 +47,7 @@ type record struct {
 	delay           float64 // seconds until the next attempt; negative: none
 	called          bool
 	match           string
+	generation      int32 // of the ledger row that the look has read; negative: whatever it is
 }
 
 // look is everything that a decision is made from.
@@ -80,7 +81,7 @@ func (l look) base() record {
 	if e := l.row.Ledger; e != nil {
 		r.present, r.appliedHash, r.attempts = e.Present, e.AppliedHash, e.Attempts
 		r.desiredRevision = max(r.desiredRevision, e.DesiredRevision)
-		r.failedHash, r.approved = e.FailedHash, e.Approved
+		r.failedHash, r.approved, r.generation = e.FailedHash, e.Approved, e.Generation
 		if e.LastError != nil {
 			r.err = *e.LastError
 		}

@@ -100,8 +100,8 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 	if err != nil {
 		return err
 	}
-	if resource == nil { // untracked meanwhile: nobody wants to know
-		return o.settleAll(ctx, items)
+	if resource == nil { // untracked meanwhile, and its objects are kept
+		return o.settleAll(ctx, items, &record{gone: true})
 	}
 	keys := make([]string, len(items))
 	for i, it := range items {
@@ -172,7 +172,7 @@ func (l look) overlong() *record {
 		return &record{gone: true}
 	}
 	return &record{
-		state: desired.Blocked, wanted: true, desiredRevision: max(l.item.Revision, l.now), delay: -1,
+		state: desired.Blocked, wanted: true, desiredRevision: max(l.item.Revision, l.now), delay: -1, generation: -1,
 		err: fmt.Sprintf("its key has %d bytes; the longest that can be kept has %d", len(l.item.Key), maxKeyBytes),
 	}
 }
@@ -209,6 +209,7 @@ func (o *Owner) readFailed(ctx context.Context, r *desired.Resource, items []*It
 		return err
 	}
 	why := database.Explain(err)
+	o.part(loop.Rows).Failed(why)
 	if more, due := o.refused.due(time.Now(), "", r.Name+" rows_unreadable "+why.Error()); due {
 		o.cfg.Logger.Error("rows_unreadable", "target", o.cfg.Name, "resource", r.Name, "objects", len(items), "error", why, "alike_before", more)
 	}
@@ -227,7 +228,7 @@ func (o *Owner) readFailed(ctx context.Context, r *desired.Resource, items []*It
 	if _, err := o.cfg.Catalog.Reload(ctx, o.cfg.Pool); err != nil {
 		return err
 	}
-	return o.settleAll(ctx, items)
+	return o.settleAll(ctx, items, nil)
 }
 
 // hand gives calls to the workers, live ones first. Objects for a driver that takes many at once go in groups.
@@ -275,9 +276,9 @@ func (o *Owner) groups(looks []look) [][]look {
 	return groups
 }
 
-func (o *Owner) settleAll(ctx context.Context, items []*Item) error {
+func (o *Owner) settleAll(ctx context.Context, items []*Item, rec *record) error {
 	for _, it := range items {
-		if err := o.settle(ctx, look{item: it}, nil); err != nil {
+		if err := o.settle(ctx, look{item: it}, rec); err != nil {
 			return err
 		}
 	}

@@ -126,27 +126,49 @@ func TestNothingIsHeldByAPauseThatIsOver(t *testing.T) {
 }
 
 // C36: an approval that comes between the reading of a row and the recording of what holds it back lasts, and the object is due.
-// A row that has come back ends it.
+// What was read after it counts.
 func TestApprovalOutlivesWhatWasReadBefore(t *testing.T) {
 	t.Parallel()
 	d := newLedgerDB(t)
-	held := func(by string) record { return record{state: desired.Held, present: true, heldBy: by, delay: -1} }
 	d.Exec(t, `SELECT reconciler.pause('eu')`)
+	before := record{state: desired.Held, present: true, heldBy: heldByGuard, delay: -1}
 	for _, by := range []string{heldByGuard, heldByBatch, heldBySync, heldByGate, heldByPause} {
-		d.settle(t, held(heldByGuard), "a")
+		d.settle(t, before, "a")
 		d.Exec(t, `SELECT reconciler.approve('eu')`)
 		require.Equal(t, "a pending unwanted approved after 0", d.line(t, ledgerLine), by)
-		d.settle(t, held(by), "a")
+		held := record{state: desired.Held, present: true, heldBy: by, delay: -1, generation: before.generation}
+		d.settle(t, held, "a")
 		require.Equal(t, "a pending unwanted approved after 0", d.line(t, ledgerLine), by)
-		d.settle(t, record{state: desired.Held, wanted: true, present: true, heldBy: by, delay: -1}, "a")
+		before.generation++
+		held.generation, held.wanted = before.generation, true
+		d.settle(t, held, "a")
 		require.Equal(t, "a held "+by, d.line(t, ledgerLine), by)
 	}
-	d.settle(t, held(heldByGuard), "a")
-	d.Exec(t, `SELECT reconciler.approve('eu')`)
-	approved := held(heldByPause) // read after the approval
-	approved.approved = true
-	d.settle(t, approved, "a")
-	require.Equal(t, "a held unwanted pause approved", d.line(t, ledgerLine))
+}
+
+// F100: an object is tried again although a call that had begun before retry() fails after it. What the target has by that call is
+// recorded. Results that are not of a ledger row are recorded whatever its generation is.
+func TestF100_RetryOutlivesTheCallUnderWay(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	const facts = `SELECT concat_ws(' ', l.attempts, l.applied_hash IS NOT NULL, coalesce(l.last_error, '-')) FROM reconciler.ledger l`
+	blocked := record{state: desired.Blocked, wanted: true, present: true, err: "no", attempts: 3, delay: -1}
+	d.settle(t, blocked, "a")
+	d.Exec(t, `SELECT reconciler.retry('eu')`)
+	blocked.present = false
+	d.settle(t, blocked, "a")
+	require.Equal(t, "a pending absent after 0", d.line(t, ledgerLine))
+	require.Equal(t, "0 f no", d.line(t, facts))
+	d.settle(t, appliedRecord, "a")
+	require.Equal(t, "a pending after 0", d.line(t, ledgerLine))
+	require.Equal(t, "0 t no", d.line(t, facts))
+	blocked.generation = 1
+	d.settle(t, blocked, "a")
+	require.Equal(t, "a blocked absent", d.line(t, ledgerLine))
+	d.Exec(t, `SELECT reconciler.retry('eu')`)
+	blocked.generation = -1
+	d.settle(t, blocked, "a", "b")
+	require.Equal(t, "a blocked absent, b blocked absent", d.line(t, ledgerLine))
 }
 
 // What does not settle soon gets its row: new to the ledger it is not in the target, as far as is known; what is goes on

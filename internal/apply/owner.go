@@ -139,7 +139,7 @@ func (o *Owner) Load(ctx context.Context) error {
 		return fmt.Errorf("read the state of target %s: %w", o.cfg.Name, database.Explain(err))
 	}
 	// What a former owner had called for, or this process before it failed.
-	if err := o.queries.FirstCallsTakeIn(ctx, store.FirstCallsTakeInParams{TargetID: o.cfg.Grant.ID, EndedTerm: o.cfg.Grant.Term}); err != nil {
+	if err := o.queries.FirstCallsTakeIn(ctx, o.cfg.Grant.ID); err != nil {
 		return fmt.Errorf("record what former owners of target %s called for: %w", o.cfg.Name, database.Explain(err))
 	}
 	objects, err := o.queries.LedgerPresent(ctx, o.cfg.Grant.ID)

@@ -205,9 +205,9 @@ func TestPsqlExplainWhatIsNotThere(t *testing.T) {
 	db.Exec(t, "SELECT reconciler.untrack('deployments', 'delete'); UPDATE reconciler.resources SET removed_at = '2026-01-02 12:00:00+00'")
 	require.Equal(t, []string{
 		"Row: resource deployments is untracked since 2026-01-02 12:00:00+00; no row of it is wanted any more.",
-		"Outbox: the newest change of the whole resource is row 1, revision 10, noticed at 2026-01-02 03:04:10+00; eu has recorded it.",
-		"Ledger: pending: its delete waits for its turn. The target has revision 9.",
-		"Next: it is looked at as soon as a worker is free.",
+		"Outbox: the newest change of the whole resource is row 2, which has no revision yet: the leader has not seen it.",
+		"Ledger: applied at 2026-01-02 03:04:09+00, revision 9.",
+		"Next: the target reads the change and looks at the row.",
 	}, db.explain(t, "eu", "deployments", "1"))
 
 	db.Exec(t, "UPDATE reconciler.resources SET removed_at = NULL")

@@ -64,7 +64,7 @@ func TestPsqlGrantMatrix(t *testing.T) {
 		{"INSERT INTO reconciler.applies SELECT FROM reconciler.applies WHERE false", daemon},
 		{"UPDATE reconciler.targets SET paused_at = NULL WHERE false", daemon},
 		{"INSERT INTO reconciler.ledger SELECT * FROM reconciler.ledger WHERE false", daemon},
-		{"DELETE FROM reconciler.ledger WHERE false", "runtime definer"}, // untrack() does
+		{"DELETE FROM reconciler.ledger WHERE false", daemon},
 		{"INSERT INTO reconciler.outbox (resource_id) SELECT 1 WHERE false", "runtime definer"},
 		{"INSERT INTO reconciler.resources SELECT FROM reconciler.resources WHERE false", "runtime definer"},
 		{"DELETE FROM reconciler.ticks WHERE false", daemon},

@@ -40,6 +40,7 @@ func TestPsqlStatusStatePrecedence(t *testing.T) {
 		{"pending", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by) SELECT t.id, r.id, 'c', 'held', false, true, 'sync' FROM reconciler.targets t, reconciler.resources r WHERE t.name = 'eu'`},
 		{"syncing", `INSERT INTO reconciler.sync_runs (target_id, reason, state, started_at) SELECT id, 'interval', 'running', now() FROM reconciler.targets WHERE name = 'eu'`},
 		{"draining", `UPDATE reconciler.targets SET draining = true WHERE name = 'eu'`},
+		{"error", `INSERT INTO reconciler.loop_failures SELECT owner, 'rows', name, now(), now(), 3, 'no such view' FROM reconciler.targets WHERE name = 'eu'`},
 		{"failing", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present) SELECT t.id, r.id, 'd', 'blocked', true, true FROM reconciler.targets t, reconciler.resources r WHERE t.name = 'eu'`},
 		{"held", `UPDATE reconciler.targets SET guard_since = now(), guard_deletes = 1, guard_objects = 1 WHERE name = 'eu'`},
 		{"down", `UPDATE reconciler.targets SET circuit_open_since = now(), circuit_error = 'x' WHERE name = 'eu'`},

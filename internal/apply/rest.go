@@ -119,5 +119,5 @@ func (o *Owner) putAside(ctx context.Context, items []*Item) error {
 	if err := o.recordInHand(ctx, ids, brokenFor); err != nil {
 		return err
 	}
-	return o.settleAll(ctx, left)
+	return o.settleAll(ctx, left, nil)
 }

@@ -254,7 +254,7 @@ func (r *record) inHand() *record {
 	in := *r
 	switch {
 	case r.gone:
-		in = record{state: desired.Pending, wanted: true, delay: inHandFor.Seconds(), called: r.called}
+		in = record{state: desired.Pending, wanted: true, delay: inHandFor.Seconds(), called: r.called, generation: -1}
 	case r.state == desired.Applied:
 		in.state, in.delay = desired.Pending, inHandFor.Seconds()
 	}
@@ -317,6 +317,7 @@ func addRecord(p *store.SettleParams, r result) {
 	p.Delays = append(p.Delays, rec.delay)
 	p.Called = append(p.Called, rec.called)
 	p.Matches = append(p.Matches, rec.match)
+	p.Generations = append(p.Generations, rec.generation)
 }
 
 // orEmpty keeps NULL out of an array: ” stands for it.

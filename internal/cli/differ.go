@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/stream"
 	"github.com/pgreconciler/reconciler/internal/sync"
 )
 
@@ -59,6 +60,9 @@ func (d *Differ) Run(ctx context.Context) (rows int64, err error) {
 	err = d.DB.QueryRow(ctx, diffTargetSQL, d.Target).Scan(&d.targetID, &d.draining)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) { // no process ever had this target: nothing was applied there
 		return 0, fmt.Errorf("look for target %s: %w", d.Target, err)
+	}
+	if _, ok := d.Lister.(*stream.Publisher); ok { // a running process owns the stream
+		d.Lister = stream.Lister(d.DB, d.targetID)
 	}
 	catalog := &desired.Catalog{}
 	if _, err := catalog.Reload(ctx, d.DB); err != nil {

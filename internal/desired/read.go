@@ -55,6 +55,7 @@ type Entry struct {
 	LastError       *string
 	HeldBy          *string
 	Approved        bool
+	Generation      int32    // of the row: grows with each order of a person
 	DueIn           *float64 // seconds until the next attempt; negative when due
 	AppliedAt       *time.Time
 }
@@ -98,7 +99,7 @@ func (r *Resource) buildRead(governed, alone bool) string {
 	}
 	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN %s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %s, ", fits, match)
 	b.WriteString("l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
-	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved,\n")
+	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.generation,\n")
 	gates := r.gatesAt()
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
 		fmt.Sprintf(unopenedSQL, r.ID, gates, gates+1) + " AS unopened, " + fmt.Sprintf(governedSQL, gates, gates+2) + " AS governed, 0::bigint AS first\n")
@@ -242,6 +243,9 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 		if bytes += len(row.Spec); bytes > ReadMost {
 			row.Spec, row.Left = nil, true
 		}
+		if r.Removed && row.Ledger != nil {
+			row.Ledger.Approved = true // by untrack()
+		}
 		at := &out[places[n-1]]
 		if at.Wanted || at.Err != nil {
 			row.Wanted, row.Err = false, fmt.Errorf("key %q is not unique: more than one running row has it", row.Key)
@@ -294,13 +298,13 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 		state                     *State
 		wanted, present, approved *bool
 		desired                   *int64
-		attempts                  *int32
+		attempts, generation      *int32
 		operation                 *int64
 		open, reapply             *bool
 		e                         Entry
 	)
 	err = result.Scan(&n, &row.Key, &found, &spec, &bytes, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
-		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed, &row.First)
+		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &generation, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed, &row.First)
 	if err != nil {
 		return 0, row, false, err
 	}
@@ -319,7 +323,7 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 	}
 	if state != nil {
 		e.State, e.Wanted, e.Present, e.Approved = *state, *wanted, *present, *approved
-		e.DesiredRevision, e.Attempts = *desired, *attempts
+		e.DesiredRevision, e.Attempts, e.Generation = *desired, *attempts, *generation
 		row.Ledger = &e
 	}
 	if operation != nil {
@@ -332,7 +336,7 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 // applies.
 func (r *Resource) buildEntry() string {
 	return fmt.Sprintf(`SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
-  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
+  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.generation, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
   g.operation_id, g.is_open, g.reapply, %s, true, 0::bigint
 FROM (SELECT $3::text AS key) AS i
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = $2::int AND l.key = i.key LIMIT 1) AS l ON true

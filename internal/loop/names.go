@@ -47,13 +47,14 @@ const (
 	Health   Name = "health"   // asks whether the target is healthy
 	Settle   Name = "settle"   // records results
 	Sync     Name = "sync"     // runs syncs
+	Rows     Name = "rows"     // reads the rows of every resource, for syncs and calls
 	Steer    Name = "steer"    // obeys commands
 )
 
 var (
 	ofLeader  = []Name{Lead, Tick, Expand, Register, Open, Retain, Forget, Mend, Uncaptured, Misfits, Count, Configure}
 	ofProcess = []Name{Heartbeat, Acquire, Listen, Follow, Definitions, Turns, Report, PoolWork, PoolDirect, Streams, Watchers, NotifyWatchers, Credentials}
-	ofTarget  = []Name{Own, Read, Due, Dispatch, Turn, Health, Settle, Sync, Steer}
+	ofTarget  = []Name{Own, Read, Due, Dispatch, Turn, Health, Settle, Sync, Rows, Steer}
 )
 
 // logged are the loops whose first failure has a line of its own in the log, with more in it.

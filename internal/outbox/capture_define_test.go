@@ -86,9 +86,9 @@ func TestUntrack(t *testing.T) {
 	w.refused(t, `SELECT reconciler.untrack('app', 'drop')`, `release must be 'keep' (targets keep the objects) or 'delete' (they are deleted there), not 'drop'`, "")
 	w.refused(t, `SELECT reconciler.untrack('app', NULL)`, `release must be 'keep' (targets keep the objects) or 'delete' (they are deleted there), not NULL`, "")
 	w.refused(t, `SELECT reconciler.untrack('apps')`, `no resource is named 'apps'`, `Resources: app`)
+	w.marks(t)
 	require.Equal(t, []string{`3 objects of app are being deleted`}, w.lines(t, `SELECT reconciler.untrack(release => 'delete', resource => 'app')`))
-	require.Equal(t, []string{"1 pending false true", "2 pending false true", "3 pending false true"},
-		w.lines(t, `SELECT format('%s %s %s %s', key, state, wanted::text, approved::text) FROM reconciler.ledger WHERE held_by IS NULL AND next_attempt_at <= clock_timestamp() ORDER BY key`))
+	require.Equal(t, []string{`app everywhere whole`}, w.marks(t))
 	require.Empty(t, w.lines(t, generated))
 	w.marked(t, `INSERT INTO apps VALUES (1, 'eu')`)
 	require.Empty(t, w.problems(t))
@@ -100,10 +100,27 @@ func TestUntrack(t *testing.T) {
 	w.marked(t, `INSERT INTO apps VALUES (2, 'eu')`, `app "eu" "2"`)
 
 	require.Equal(t, []string{`untracked app; 3 objects stay in their targets`}, w.lines(t, `SELECT reconciler.untrack('app')`))
-	require.Empty(t, w.lines(t, generated+` UNION SELECT name FROM reconciler.resources UNION SELECT key FROM reconciler.ledger`))
+	require.Empty(t, w.lines(t, generated+` UNION SELECT name FROM reconciler.resources`))
+	for _, want := range []string{"2", "1", "0"} { // the leader forgets them, a few at once
+		require.Equal(t, []string{want}, w.lines(t, `SELECT reconciler.forget_objects(2)::text`))
+	}
+	require.Empty(t, w.lines(t, `SELECT key FROM reconciler.ledger`))
 	w.refused(t, `SELECT reconciler.untrack('app')`, `no resource is named 'app'`, `Nothing is tracked.`)
 	w.Exec(t, apps[len(`CREATE TABLE apps (id int PRIMARY KEY, region text, on_ boolean NOT NULL DEFAULT true, image text, seen timestamptz, note text);`):])
 	require.Equal(t, []string{`untracked app; it had no objects`}, w.lines(t, `SELECT reconciler.untrack('app', 'delete')`))
+}
+
+// The ledger rows of a resource that is gone go, in every target; those of the resources tracked before and after it stay.
+func TestLedgerRowsOfGoneResourcesAreForgotten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY)`, `SELECT reconciler.track(name, 'apps', '{id}', '''eu''') FROM unnest('{a,b,c,d}'::text[]) AS name`,
+		`INSERT INTO reconciler.targets (name) VALUES ('eu'), ('us')`,
+		`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+			SELECT t.id, r.id, '1', 'pending', true, true, now() FROM reconciler.targets t, reconciler.resources r`,
+		`SELECT reconciler.untrack('b'), reconciler.untrack('d')`)
+	require.Equal(t, []string{"4"}, w.lines(t, `SELECT reconciler.forget_objects(100)::text`))
+	require.Equal(t, []string{"eu a", "eu c", "us a", "us c"}, w.lines(t, `SELECT concat_ws(' ', target, resource) FROM reconciler.objects ORDER BY 1`))
+	require.Equal(t, []string{"4"}, w.lines(t, `SELECT count(*)::text FROM reconciler.ledger`))
 }
 
 // C13: what is not wrong but may surprise is said.

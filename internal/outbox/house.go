@@ -24,7 +24,9 @@ const (
 	rotateAfter = 5 * time.Minute
 	// forgetTombstones is how many tombstones of a stream go at once.
 	forgetTombstones = 10_000
-	// forgetAgain is the time until more of many old applies or tombstones go.
+	// forgetObjects is how many ledger rows of resources that are gone go at once.
+	forgetObjects = 10_000
+	// forgetAgain is the time until more of many old applies, objects or tombstones go.
 	forgetAgain = time.Second
 	// ticksKept is for how long every tick is kept, and a little more than the statement has it.
 	ticksKept = 10*time.Minute + time.Second
@@ -55,13 +57,13 @@ func (s *Steward) forget() func(context.Context) (time.Duration, error) {
 		now := time.Now()
 		after, upto := seen.due(now)
 		done, err := store.New(s.Pool).Forget(ctx, store.ForgetParams{
-			After: after, Upto: upto, MaxAge: s.MaxAge, AppliesKept: appliesKept, MostApplies: forgetMost, MostTombstones: forgetTombstones,
+			After: after, Upto: upto, MaxAge: s.MaxAge, AppliesKept: appliesKept, MostApplies: forgetMost, MostObjects: forgetObjects, MostTombstones: forgetTombstones,
 		})
 		if err != nil {
-			return 0, fmt.Errorf("forget old revisions, removed resources, old applies and old tombstones: %w", database.Explain(err))
+			return 0, fmt.Errorf("forget old revisions, removed resources and their objects, old applies and old tombstones: %w", database.Explain(err))
 		}
 		seen.did(now, upto, done.Newest)
-		if done.MoreTombstones || done.Applies == forgetMost {
+		if done.MoreTombstones || done.Applies == forgetMost || done.Objects == forgetObjects {
 			return forgetAgain, nil
 		}
 		return houseEvery, nil

@@ -196,6 +196,7 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz fails while the database is out of reach, a loop fails again and again, or the first sync of an owned target is not complete.
+// It does not fail for a resource that cannot be read: no other process could read it either.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	var problems []string
 	status := s.leases.Status()
@@ -206,7 +207,9 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 		problems = append(problems, "starting")
 	}
 	for _, f := range s.loops.Failing(loop.Lasting) {
-		problems = append(problems, f.String())
+		if f.Loop != loop.Rows {
+			problems = append(problems, f.String())
+		}
 	}
 	for _, name := range s.unsynced() {
 		problems = append(problems, fmt.Sprintf("target %s: the first sync is not complete", name))

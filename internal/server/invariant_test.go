@@ -36,7 +36,6 @@ func (w *world) invariants() {
 	w.settled("0", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
 	require.Empty(w.t, rows(`SELECT pid, mode FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`), violation+"locks that were left behind")
 	require.Empty(w.t, rows(`SELECT t.name, l.key FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id WHERE l.held_by = 'batch' AND t.owner IS NULL AND t.clean`), violation+"deletes that were parked and never decided on")
-	require.Empty(w.t, rows(`SELECT l.* FROM reconciler.ledger l WHERE NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = l.resource_id)`), violation+"ledger rows of no resource")
 	require.Empty(w.t, rows(`SELECT c.consumer FROM reconciler.cursors c, (SELECT max(revision) AS newest FROM reconciler.ticks) AS k WHERE c.revision > k.newest OR c.batch_revision > k.newest`), violation+"cursors beyond the newest revision")
 }
 

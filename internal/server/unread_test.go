@@ -1,10 +1,13 @@
 package server_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
 )
 
 // unreadable tracks a table, before the resource app in a sync, and puts a table in the place of its view. mend puts the view back.
@@ -55,6 +58,33 @@ func TestF111_UnreadableResourceKeepsNoOtherFromItsSync(t *testing.T) {
 	w.converged()
 	w.settled("0", `SELECT count(*)::text FROM reconciler.failing_loops`)
 	require.Equal(t, 1, eu.deletes(), "of app/1")
+}
+
+// F105: syncs of another resource that succeed do not hide that a resource cannot be read. F112: that hides nothing more urgent, and
+// the process stays ready.
+func TestF105_UnreadableResourceStaysVisible(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(3)
+	eu := newPlace()
+	w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(1) }))
+	eu.eventually(t, want)
+	w.wait()
+	mend := w.unreadable()
+	const status = `SELECT concat_ws(' ', state, substring(last_error FROM '^rows of'), substring(last_error FROM 'of resource aaa')) FROM reconciler.status`
+	w.settled("error rows of of resource aaa", status)
+	for n := range 3 {
+		w.db.Exec(t, `TRUNCATE apps; INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, 3) AS i`)
+		w.settled(strconv.Itoa(n+1), `SELECT count(*)::text FROM reconciler.sync_runs WHERE state = 'complete' AND reason = 'resource' AND rows = 3`)
+		require.Equal(t, "rows", w.text(`SELECT string_agg(loop, ' ') FROM reconciler.failing_loops`))
+	}
+	require.Equal(t, "200 ok", w.ready())
+	w.db.Exec(t, `DELETE FROM apps`)
+	w.settled("held rows of of resource aaa", status)
+	w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, 3) AS i`)
+	mend()
+	w.wait()
+	w.settled("ok", status)
 }
 
 // F111, S3: a stream is not complete without the objects of a resource that cannot be read.

@@ -1,10 +1,15 @@
 package server_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
 // Who asks for a sync of a resource may learn of it after it has gone: no target must stop on that account.
@@ -73,4 +78,42 @@ func untrackALockedTable(t *testing.T, pooled bool) {
 	w.in(person, `COMMIT`)
 	eu.eventually(t, want)
 	w.wait()
+}
+
+// I1: a resource is untracked, with its objects deleted, while the first call for one of them is under way. The call takes effect and
+// fails: the object is deleted all the same, although the guard would hold its delete.
+func TestF100_UntrackStandsWhenTheCallUnderWayFails(t *testing.T) {
+	t.Parallel()
+	for name, outcome := range map[string]driver.Outcome{
+		"Blocked": driver.Terminal(errors.New("422")), "Failing": driver.Backoff(errors.New("503")),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(1)
+			eu := newPlace()
+			w.start(named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(0) }))
+			eu.eventually(t, want)
+			w.wait()
+			begun, answer := make(chan struct{}), make(chan struct{})
+			eu.set(func(ctx context.Context, c call) driver.Outcome {
+				if c.Action == "delete" {
+					return driver.Done()
+				}
+				close(begun)
+				select {
+				case <-answer:
+				case <-ctx.Done():
+				}
+				eu.put(c.id(), c.Spec)
+				return outcome
+			})
+			w.db.Exec(t, `INSERT INTO apps VALUES (2, 'eu', 'v1')`)
+			<-begun
+			require.Equal(t, "2 objects of app are being deleted", w.text(`SELECT reconciler.untrack('app', 'delete')`))
+			close(answer)
+			eu.eventually(t, map[string]string{})
+			w.settled("0", `SELECT count(*)::text FROM reconciler.resources`)
+		})
+	}
 }

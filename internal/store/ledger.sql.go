@@ -11,17 +11,12 @@ import (
 )
 
 const firstCallsTakeIn = `-- name: FirstCallsTakeIn :exec
-SELECT reconciler.take_in_calls($1::int, $2::bigint)
+SELECT reconciler.take_in_calls($1::int)
 `
 
-type FirstCallsTakeInParams struct {
-	TargetID  int32
-	EndedTerm int64
-}
-
 // The ledger knows what owners of before have called for.
-func (q *Queries) FirstCallsTakeIn(ctx context.Context, arg FirstCallsTakeInParams) error {
-	_, err := q.db.Exec(ctx, firstCallsTakeIn, arg.TargetID, arg.EndedTerm)
+func (q *Queries) FirstCallsTakeIn(ctx context.Context, targetID int32) error {
+	_, err := q.db.Exec(ctx, firstCallsTakeIn, targetID)
 	return err
 }
 
@@ -235,10 +230,10 @@ SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
     $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
     $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
     $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
-    $18::boolean[], $19::text[], $20::int[], $21::text[],
-    $22::bigint, $23::text, $24::bigint, $25::text,
-    $26::text, $27::bigint, $28::boolean,
-    $29::bigint, $30::bigint, $31::float8, $32::bigint[])
+    $18::boolean[], $19::text[], $20::int[], $21::int[], $22::text[],
+    $23::bigint, $24::text, $25::bigint, $26::text,
+    $27::text, $28::bigint, $29::boolean,
+    $30::bigint, $31::bigint, $32::float8, $33::bigint[])
 `
 
 type SettleParams struct {
@@ -261,6 +256,7 @@ type SettleParams struct {
 	Delays           []float64
 	Called           []bool
 	Matches          []string
+	Generations      []int32
 	GoneResourceIds  []int32
 	GoneKeys         []string
 	CursorRevision   int64
@@ -297,6 +293,7 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) error {
 		arg.Delays,
 		arg.Called,
 		arg.Matches,
+		arg.Generations,
 		arg.GoneResourceIds,
 		arg.GoneKeys,
 		arg.CursorRevision,
@@ -319,12 +316,12 @@ SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (S
     $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
     $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
     $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
-    $18::boolean[], $19::text[], $20::int[], $21::text[],
-    $22::bigint, $23::text, $24::bigint, $25::text,
-    $26::text, $27::bigint, $28::boolean,
-    $29::bigint, $30::bigint, $31::float8, $32::bigint[]) AS ledger,
-  reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $33::bigint[],
-    $34::int[], $35::text[], $36::text[], $37::text[]) AS settled OFFSET 0) AS w
+    $18::boolean[], $19::text[], $20::int[], $21::int[], $22::text[],
+    $23::bigint, $24::text, $25::bigint, $26::text,
+    $27::text, $28::bigint, $29::boolean,
+    $30::bigint, $31::bigint, $32::float8, $33::bigint[]) AS ledger,
+  reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $34::bigint[],
+    $35::int[], $36::text[], $37::text[], $38::text[]) AS settled OFFSET 0) AS w
 `
 
 type SettleTasksParams struct {
@@ -347,6 +344,7 @@ type SettleTasksParams struct {
 	Delays           []float64
 	Called           []bool
 	Matches          []string
+	Generations      []int32
 	GoneResourceIds  []int32
 	GoneKeys         []string
 	CursorRevision   int64
@@ -395,6 +393,7 @@ func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) (Settl
 		arg.Delays,
 		arg.Called,
 		arg.Matches,
+		arg.Generations,
 		arg.GoneResourceIds,
 		arg.GoneKeys,
 		arg.CursorRevision,

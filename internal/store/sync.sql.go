@@ -129,7 +129,7 @@ func (q *Queries) DriftUnapplied(ctx context.Context, arg DriftUnappliedParams) 
 const ledgerLookup = `-- name: LedgerLookup :many
 SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at
 FROM unnest($1::text[]) WITH ORDINALITY AS i(key, n)
-LEFT JOIN LATERAL (SELECT target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match FROM reconciler.ledger x WHERE x.target_id = $2::int AND x.resource_id = $3::int AND x.key = i.key LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (SELECT target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match, generation FROM reconciler.ledger x WHERE x.target_id = $2::int AND x.resource_id = $3::int AND x.key = i.key LIMIT 1) AS l ON true
 ORDER BY i.n
 `
 

@@ -45,14 +45,15 @@ WITH newest AS MATERIALIZED (
     SELECT revision FROM reconciler.ticks ORDER BY revision DESC LIMIT 1
 ), ticks AS (
     DELETE FROM reconciler.ticks t
-    WHERE t.revision > $4::bigint AND t.revision <= $5::bigint
+    WHERE t.revision > $5::bigint AND t.revision <= $6::bigint
       AND t.at < clock_timestamp() - interval '10 minutes'
       AND t.revision < (SELECT revision FROM newest)
-      AND (t.at < clock_timestamp() - $6::interval
+      AND (t.at < clock_timestamp() - $7::interval
         OR EXISTS (SELECT FROM reconciler.ticks n WHERE n.revision = t.revision + 1 AND date_trunc('minute', n.at) = date_trunc('minute', t.at)))
 ), resources AS (
     DELETE FROM reconciler.resources r WHERE r.removed_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.targets t CROSS JOIN LATERAL (
         SELECT FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id = r.id LIMIT 1) AS l)
+      AND NOT EXISTS (SELECT FROM reconciler.first_calls c WHERE c.resource_id = r.id)
 ), runs AS (
     DELETE FROM reconciler.sync_runs s WHERE s.id IN (SELECT x.id FROM reconciler.sync_runs x
         WHERE x.resource_id IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.resources r WHERE r.id = x.resource_id) FOR UPDATE SKIP LOCKED)
@@ -62,12 +63,14 @@ WITH newest AS MATERIALIZED (
     DELETE FROM reconciler.guard_passes p WHERE p.until < clock_timestamp()
 )
 SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies($1::interval, $2::int)::int AS applies,
-    reconciler.forget_tombstones($3::int)::boolean AS more_tombstones
+    reconciler.forget_objects($3::int)::int AS objects,
+    reconciler.forget_tombstones($4::int)::boolean AS more_tombstones
 `
 
 type ForgetParams struct {
 	AppliesKept    time.Duration
 	MostApplies    int32
+	MostObjects    int32
 	MostTombstones int32
 	After          int64
 	Upto           int64
@@ -77,23 +80,31 @@ type ForgetParams struct {
 type ForgetRow struct {
 	Newest         int64
 	Applies        int32
+	Objects        int32
 	MoreTombstones bool
 }
 
 // What need not be kept any longer, in one statement. Of the ticks every one of the last ten minutes is kept, one for each
 // minute before that back to max_age, and always the newest; only those between two revisions are looked at. A resource that
-// untrack(release => 'delete') removed goes when its last object is gone; and of the applies that have ended so long ago, and of old tombstones of streams, a few go at once.
+// untrack(release => 'delete') removed goes when its last object is gone, and nothing of it is called for. Of ledger rows of resources
+// that are gone, of applies that ended so long ago, and of old tombstones of streams, a bounded number goes at once.
 func (q *Queries) Forget(ctx context.Context, arg ForgetParams) (ForgetRow, error) {
 	row := q.db.QueryRow(ctx, forget,
 		arg.AppliesKept,
 		arg.MostApplies,
+		arg.MostObjects,
 		arg.MostTombstones,
 		arg.After,
 		arg.Upto,
 		arg.MaxAge,
 	)
 	var i ForgetRow
-	err := row.Scan(&i.Newest, &i.Applies, &i.MoreTombstones)
+	err := row.Scan(
+		&i.Newest,
+		&i.Applies,
+		&i.Objects,
+		&i.MoreTombstones,
+	)
 	return i, err
 }
 

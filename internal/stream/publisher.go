@@ -137,18 +137,28 @@ func outcome(err error) driver.Outcome {
 
 // List yields what is published of the resource in the order of keys, page by page.
 func (p *Publisher) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	if o := p.owner.Load(); o != nil {
+		return Lister(o.Pool, o.TargetID).List(ctx, resource)
+	}
+	return func(yield func(driver.Listed, error) bool) { yield(driver.Listed{}, errUnowned) }
+}
+
+// Lister lists what is published of a target, for programs that do not own its stream. A target that is not known has nothing.
+func Lister(db store.DBTX, targetID int32) driver.Lister { return published{store.New(db), targetID} }
+
+type published struct {
+	queries  *store.Queries
+	targetID int32
+}
+
+func (p published) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
-		o := p.owner.Load()
-		if o == nil {
-			yield(driver.Listed{}, errUnowned)
-			return
-		}
 		if driver.Storable(driver.Ref{Resource: resource}) != nil {
 			return // no row can have the name
 		}
-		params := store.PublishedPageParams{TargetID: o.TargetID, Resource: resource, PageRows: listPageRows}
+		params := store.PublishedPageParams{TargetID: p.targetID, Resource: resource, PageRows: listPageRows}
 		for {
-			rows, err := store.New(o.Pool).PublishedPage(ctx, params)
+			rows, err := p.queries.PublishedPage(ctx, params)
 			if err != nil {
 				yield(driver.Listed{}, fmt.Errorf("list what is published of %q: %w", resource, database.Explain(err)))
 				return

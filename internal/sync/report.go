@@ -37,6 +37,9 @@ func newReport(ctx context.Context, r *Runner, run store.SyncNextRow) (*report, 
 // leaves reports whether a finding is shown, and nothing is done about it. What this owner itself has applied since a takeover is no
 // drift: a call of the former owner may have come after.
 func (p *report) leaves(f Finding) bool {
+	if f.Resource.Removed { // untrack() ordered its deletes
+		return false
+	}
 	if p.left != nil {
 		return p.left.has(f.Key)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -50,7 +51,7 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 func (r *Runner) tell(log *slog.Logger, err error) {
 	log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
 	if code := database.Code(err); code != "" && code != lockNotAvailable { // who locks a table knows
-		r.loop().Failed(database.Explain(err))
+		r.loop(loop.Rows).Failed(database.Explain(err))
 	}
 }
 

@@ -153,14 +153,14 @@ func (r *Runner) stopped(ctx context.Context, err error) error {
 		<-ctx.Done() // the owner may hear of it first
 	}
 	if ctx.Err() == nil {
-		r.loop().Failed(database.Explain(err))
+		r.loop(loop.Sync).Failed(database.Explain(err))
 		return err
 	}
 	return nil
 }
 
 // loop is where syncs report their failures; those of drivers are no failures of this process.
-func (r *Runner) loop() *loop.Loop { return r.cfg.Loops.Loop(loop.Sync, r.cfg.Name) }
+func (r *Runner) loop(name loop.Name) *loop.Loop { return r.cfg.Loops.Loop(name, r.cfg.Name) }
 
 func (r *Runner) begin(ctx context.Context) error {
 	now, err := r.queries.TimeNow(ctx)
@@ -211,7 +211,8 @@ func (r *Runner) untilNext(ctx context.Context) (wait time.Duration, owed bool, 
 
 // synced is called when every sync that was asked for is complete, and none is owed.
 func (r *Runner) synced(ctx context.Context) error {
-	r.loop().Succeeded()
+	r.loop(loop.Sync).Succeeded()
+	r.loop(loop.Rows).Succeeded()
 	if r.full == "" {
 		return nil
 	}

@@ -213,7 +213,7 @@ func (s *Scan) ledgerPage(ctx context.Context, r *desired.Resource, rows []store
 		}
 	}
 	for _, row := range rows {
-		kind, differs := s.judge(row, gone[row.Key], listed)
+		kind, differs := s.judge(row, gone[row.Key], r.Removed, listed)
 		if !differs {
 			continue
 		}
@@ -225,11 +225,12 @@ func (s *Scan) ledgerPage(ctx context.Context, r *desired.Resource, rows []store
 }
 
 // judge says how a ledger row differs from its user's row (gone or not) and from the listing.
-func (s *Scan) judge(row store.LedgerPageRow, gone bool, listed *keySet) (Kind, bool) {
+func (s *Scan) judge(row store.LedgerPageRow, gone, removed bool, listed *keySet) (Kind, bool) {
 	state := desired.State(row.State)
 	if gone {
-		// What is being deleted, is parked until all deletes are counted, or waits for a person, needs nobody to find it.
-		onItsWay := !row.Wanted && state != desired.Applied
+		// What is being deleted, is parked until all deletes are counted, or waits for a person, needs nobody to find it. But untrack()
+		// lets go what the guard holds.
+		onItsWay := !row.Wanted && state != desired.Applied && !(removed && state == desired.Held)
 		return KindTombstone, !onItsWay
 	}
 	if state != desired.Applied {

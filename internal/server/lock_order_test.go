@@ -1,0 +1,63 @@
+package server_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+)
+
+// Nothing that an owner writes can keep untrack() waiting, or be ended by a deadlock with it: it locks no row of the ledger.
+func TestF114_UntrackLocksNoRowOfTheLedger(t *testing.T) {
+	t.Parallel()
+	for _, release := range []string{"keep", "delete"} {
+		t.Run(release, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			want := w.fleet(3)
+			eu := newPlace()
+			w.start(named("eu", eu))
+			eu.eventually(t, want)
+			w.wait()
+			settling := w.begin()
+			w.in(settling, `SELECT FROM reconciler.ledger FOR UPDATE`)
+			w.db.Exec(t, `SET lock_timeout = '10s'; SELECT reconciler.untrack('app', '`+release+`')`)
+			w.in(settling, `COMMIT`)
+			w.settled("0 0", `SELECT concat_ws(' ', (SELECT count(*) FROM reconciler.ledger), (SELECT count(*) FROM reconciler.resources))`)
+			if release == "delete" {
+				want = map[string]string{}
+			}
+			require.Equal(t, want, eu.have())
+		})
+	}
+}
+
+// approve() and retry() lock the target before rows of its ledger, as its owner does: neither of them is ended by a deadlock.
+func TestF114_OrdersLockAsOwnersDo(t *testing.T) {
+	t.Parallel()
+	for _, order := range []string{"approve", "retry"} {
+		t.Run(order, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			eu := newPlace()
+			want := w.fleet(3)
+			w.start(named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(0) }))
+			eu.eventually(t, want)
+			w.wait()
+			w.db.Exec(t, `DELETE FROM apps`)
+			w.settled("3", `SELECT count(*)::text FROM reconciler.held WHERE held_by = 'guard'`)
+			settling, person, done := w.begin(), w.begin(), make(chan error, 1)
+			w.in(settling, `SELECT reconciler.lock_target(id) FROM reconciler.targets`)
+			go func() {
+				_, err := person.Exec(t.Context(), `SELECT reconciler.`+order+`('eu')`)
+				done <- err
+			}()
+			w.settled("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%reconciler.`+order+`%'`)
+			w.in(settling, `SELECT FROM reconciler.ledger FOR UPDATE`)
+			w.commit(settling)
+			require.NoError(t, <-done)
+			w.commit(person)
+		})
+	}
+}
