@@ -22,19 +22,13 @@ const (
 	ownerBytesMax = 4 << 10
 )
 
-// owner is what the file says.
+// owner is what the file says. All of it counts: a dump that is loaded into another database or server has the same ID, and the one
+// that it was made of may still be at work. A person who moves a target to another database removes the file.
 type owner struct {
 	Target   string `json:"target"`
 	Database string `json:"database"`
 	System   string `json:"system"`
 	ID       string `json:"id"`
-}
-
-// same reports whether both stand for one target: of a database that was made anew at its place, or was moved by a dump, too.
-func (o owner) same(other owner) bool {
-	moved := o.ID != "" && o.ID == other.ID
-	anew := o.System != "" && o.System == other.System && o.Database == other.Database
-	return o.Target == other.Target && (moved || anew)
 }
 
 // foreignError says that a directory is another target's.
@@ -105,7 +99,7 @@ func (d *directory) look(root *os.Root) (found bool, err error) {
 	if err != nil {
 		return false, &foreignError{dir: d.path, file: filepath.Join(d.path, ownerName), text: "may be another target's: " + reason(err).Error()}
 	}
-	if !said.same(*c.home) {
+	if said != *c.home {
 		return false, &foreignError{dir: d.path, file: filepath.Join(d.path, ownerName), text: belongsTo(said)}
 	}
 	if err := d.above(); err != nil {
@@ -124,7 +118,7 @@ func (d *directory) above() error {
 	for parent := filepath.Dir(path); parent != path; path, parent = parent, filepath.Dir(parent) {
 		file := filepath.Join(parent, ownerName)
 		said, err := readOwner(func(name string, flag int) (*os.File, error) { return os.OpenFile(name, flag, 0) }, file)
-		if err == nil && !said.same(*d.claim.home) {
+		if err == nil && said != *d.claim.home {
 			return &foreignError{dir: d.path, file: file, text: "lies in one that " + belongsTo(said)}
 		}
 	}
