@@ -4,7 +4,9 @@ package faulttest_test
 
 import (
 	"fmt"
+	"os"
 	"path"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -79,6 +81,10 @@ func TestRareReloadedDatabaseIsAppliedAnew(t *testing.T) {
 	start.config = w.configure("after", []rareObject{w.fileTarget("eu"), us.target("us")})
 	d = w.start(start)
 	d.awaits("database_restored")
+	rareEventually(t, rarePatience, func() error { // F106: the old one may still be at work
+		return w.db.Pool.QueryRow(t.Context(), `SELECT FROM reconciler.status WHERE target = 'eu' AND last_error LIKE '%remove that file%'`).Scan()
+	}, "the directory is the other database's")
+	require.NoError(t, os.Remove(filepath.Join(w.path("eu"), ".reconciler-owner")))
 	w.wait(start)
 	w.asRestored(us)
 	w.exec(rareLost)
