@@ -189,8 +189,8 @@ func (r *Runner) prepare(run store.SyncNextRow, report *report, work *apply.Run)
 			return r.cfg.Owner.Enqueue(ctx, id, force, park, work)
 		},
 	}
-	if run.Verify {
-		scan.Lister = r.lister
+	if run.Verify && r.lister != nil {
+		scan.Lister = heard{r.lister, r.loop(loop.Sync)}
 	}
 	return scan
 }
