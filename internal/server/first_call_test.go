@@ -1,12 +1,15 @@
 package server_test
 
 import (
+	"context"
+	"iter"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
 // I7: what nobody wants any more while its first call is under way is known all the same to whatever looks for what is to be
@@ -93,4 +96,53 @@ func TestF1_WhatWaitsForItsTurnIsNotDeleted(t *testing.T) {
 	_, calls, _ := eu.snapshot()
 	require.Len(t, calls, 2, "%v", calls)
 	require.Equal(t, calls[0].Key, calls[1].Key)
+}
+
+// lateListing is a target that tells when it is to be listed, and lists what it has once it is let go on.
+type lateListing struct {
+	listing
+
+	asked, goOn chan struct{}
+}
+
+func (l lateListing) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	select {
+	case l.asked <- struct{}{}:
+		<-l.goOn
+	default: // nobody waits for it any more
+	}
+	return l.listing.List(ctx, resource)
+}
+
+// F115: an object whose first call has begun, and has created it in the target, is no orphan for a sync that lists it: it is called
+// for once.
+func TestF115_ObjectOfTheFirstCallIsNoOrphan(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	want := w.fleet(1)
+	eu := newPlace()
+	late := lateListing{listing{eu}, make(chan struct{}), make(chan struct{})}
+	w.start(named("eu", late))
+	eu.eventually(t, want)
+	w.wait()
+	begun, answer := make(chan struct{}, 2), make(chan struct{})
+	eu.set(func(ctx context.Context, c call) driver.Outcome {
+		eu.put(c.id(), c.Spec)
+		begun <- struct{}{}
+		select {
+		case <-answer:
+		case <-ctx.Done():
+		}
+		return driver.Done()
+	})
+	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
+	<-late.asked
+	w.db.Exec(t, `INSERT INTO apps VALUES (2, 'eu', 'v1')`)
+	<-begun
+	late.goOn <- struct{}{}
+	w.settled("complete 0", `SELECT concat_ws(' ', state, drifted) FROM reconciler.sync_runs WHERE reason = 'resync'`)
+	close(answer)
+	w.wait()
+	_, calls, _ := eu.snapshot()
+	require.Len(t, calls, 2, "%v", calls)
 }

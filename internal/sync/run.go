@@ -175,6 +175,7 @@ func (r *Runner) prepare(run store.SyncNextRow, report *report, work *apply.Run)
 	scan := &Scan{
 		DB: database.Rows(cmp.Or(r.cfg.Rows, r.cfg.Pool)), Target: r.cfg.Name, TargetID: r.cfg.Grant.ID, Drain: r.cfg.Owner.Draining(),
 		Force: run.Verify && r.lister == nil,
+		Know:  r.cfg.Owner.KnowCalls,
 		Page:  r.progress(run.ID),
 		Found: func(ctx context.Context, f Finding) error {
 			if f.Kind == KindMissing || f.Kind == KindDifferent || f.Kind == KindOrphan {

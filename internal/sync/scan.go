@@ -75,6 +75,8 @@ type Scan struct {
 	Drain    bool          // nothing is wanted
 	// Since makes objects that were applied at or after it be checked once more; zero: none.
 	Since time.Time
+	// Know returns when the ledger knows every object that a call has begun for; nil: this process makes no calls.
+	Know  func(ctx context.Context) error
 	Found func(ctx context.Context, f Finding) error
 	Page  func(ctx context.Context, p Progress) error
 
@@ -261,7 +263,8 @@ func (s *Scan) listing(ctx context.Context, r *desired.Resource) (*keySet, error
 }
 
 // orphans looks again at what the ledger did not know. An ordinary delete may have come between the listing and the look
-// at the ledger: the target then no longer has it. What it still has, and the ledger still does not know, is an orphan.
+// at the ledger: the target then no longer has it. Or the first call for it is under way: then the ledger is to know it first.
+// What the target still has, and the ledger still does not know, is an orphan.
 func (s *Scan) orphans(ctx context.Context, r *desired.Resource, unknown *keySet) error {
 	if len(unknown.hashes) == 0 {
 		return nil
@@ -269,6 +272,11 @@ func (s *Scan) orphans(ctx context.Context, r *desired.Resource, unknown *keySet
 	unknown.sort()
 	return s.eachListed(ctx, r, func(string) {}, func(chunk []driver.Listed) error {
 		chunk = slices.DeleteFunc(chunk, func(one driver.Listed) bool { return !unknown.has(one.Key) })
+		if len(chunk) > 0 && s.Know != nil {
+			if err := s.Know(ctx); err != nil {
+				return err
+			}
+		}
 		rows, err := s.lookup(ctx, r, chunk)
 		if err != nil {
 			return err
