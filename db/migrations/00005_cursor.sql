@@ -303,6 +303,7 @@ DECLARE
     next_  bigint;
     floor_ bigint := floor(extract(epoch FROM clock_timestamp()))::bigint;
 BEGIN
+    PERFORM FROM reconciler.installation FOR UPDATE; -- first, as adopt() does
     UPDATE reconciler.leases SET owner = NULL, term = reconciler.fresh_term(term);
     UPDATE reconciler.targets SET owner = NULL, term = reconciler.fresh_term(term), clean = false;
     DELETE FROM reconciler.cursors;

@@ -61,3 +61,20 @@ func TestF114_OrdersLockAsOwnersDo(t *testing.T) {
 		})
 	}
 }
+
+// start_over() locks the installation first, as adopt() does: neither is ended by a deadlock.
+func TestF123_StartOverLocksAsAdoptDoes(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	adopting, person, done := w.begin(), w.begin(), make(chan error, 1)
+	w.in(adopting, `SELECT FROM reconciler.installation FOR UPDATE`)
+	go func() {
+		_, err := person.Exec(t.Context(), `SELECT reconciler.start_over('by hand')`)
+		done <- err
+	}()
+	w.settled("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%by hand%'`)
+	w.in(adopting, `SELECT reconciler.start_over('restored')`)
+	w.commit(adopting)
+	require.NoError(t, <-done)
+	w.commit(person)
+}
