@@ -171,24 +171,13 @@ CREATE TABLE reconciler.heartbeats (
     instance uuid NOT NULL,
     beat     bigint NOT NULL,
     at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    failing  jsonb,
     PRIMARY KEY (instance, beat)
 );
 COMMENT ON TABLE reconciler.heartbeats IS 'The last heartbeat of each process. It renews everything that the process owns.';
 COMMENT ON COLUMN reconciler.heartbeats.beat IS 'Grows with each heartbeat. Another process takes over when it has seen the same number for lease_ttl, by its own clock.';
 COMMENT ON COLUMN reconciler.heartbeats.at IS 'By the clock of this server.';
-
-CREATE TABLE reconciler.loop_failures (
-    instance  uuid NOT NULL REFERENCES reconciler.instances ON DELETE CASCADE,
-    loop      text NOT NULL,
-    target    text NOT NULL DEFAULT '',
-    since     timestamptz NOT NULL,
-    failed_at timestamptz NOT NULL,
-    failures  bigint NOT NULL,
-    error     text NOT NULL,
-    PRIMARY KEY (instance, loop, target)
-);
-COMMENT ON TABLE reconciler.loop_failures IS 'What fails again and again in running processes; see the view reconciler.failing_loops.';
-COMMENT ON COLUMN reconciler.loop_failures.target IS 'Empty: a loop of the process, or a duty of the leader.';
+COMMENT ON COLUMN reconciler.heartbeats.failing IS 'Loops of the process that fail again and again; see the view reconciler.failing_loops. NULL: none.';
 
 CREATE TABLE reconciler.leases (
     name            text PRIMARY KEY,

@@ -67,10 +67,10 @@ $$;
 -- beat is what a heartbeat writes: that this process runs, which targets its config lists, and that everything it owns is
 -- renewed. It waits for nobody's lock. answered is the last heartbeat that the process got an answer to: what it deletes
 -- is named by its key, as a look for older rows would walk all the dead ones.
-CREATE FUNCTION reconciler.beat(id uuid, name text, version text, targets text[], options text[], beat bigint, answered bigint) RETURNS void
+CREATE FUNCTION reconciler.beat(id uuid, name text, version text, targets text[], options text[], beat bigint, answered bigint, failing jsonb) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
 BEGIN
-    INSERT INTO reconciler.heartbeats (instance, beat) VALUES (beat.id, beat.beat);
+    INSERT INTO reconciler.heartbeats (instance, beat, failing) VALUES (beat.id, beat.beat, beat.failing);
     DELETE FROM reconciler.heartbeats h WHERE h.ctid = ANY (ARRAY(
         SELECT x.ctid FROM reconciler.heartbeats x WHERE x.instance = beat.id AND x.beat >= beat.answered AND x.beat < beat.beat FOR UPDATE SKIP LOCKED));
     INSERT INTO reconciler.instances (id, name, version, targets, options) SELECT beat.id, beat.name, beat.version, beat.targets, beat.options
@@ -82,9 +82,9 @@ $$;
 
 -- last_beat returns the last heartbeat of a process; beat is NULL when there is none. Its plan must not change while the
 -- table holds dead rows: the newest row is the first that it reads.
-CREATE FUNCTION reconciler.last_beat(instance uuid, OUT beat bigint, OUT at timestamptz) RETURNS record
+CREATE FUNCTION reconciler.last_beat(instance uuid, OUT beat bigint, OUT at timestamptz, OUT failing jsonb) RETURNS record
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-    SELECT h.beat, h.at FROM reconciler.heartbeats h WHERE h.instance = last_beat.instance ORDER BY h.beat DESC LIMIT 1
+    SELECT h.beat, h.at, h.failing FROM reconciler.heartbeats h WHERE h.instance = last_beat.instance ORDER BY h.beat DESC LIMIT 1
 $$;
 
 -- lease_lives says for people whether an owner is there, as the clock of this server has it. A heartbeat of the future is

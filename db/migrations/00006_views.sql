@@ -174,9 +174,10 @@ COMMENT ON COLUMN reconciler.outbox_lag.rows IS 'Outbox rows past the cursor tha
 COMMENT ON COLUMN reconciler.outbox_lag.below_floor IS 'Retention removed rows that the target had not read: it is synced in full.';
 
 CREATE VIEW reconciler.failing_loops AS
-SELECT i.name AS process, f.loop, nullif(f.target, '') AS target, f.since, f.failed_at, f.failures, f.error,
-    (f.target = '' AND f.instance = (SELECT l.owner FROM reconciler.leases l WHERE l.name = 'tick')) AS leader, f.instance
-FROM reconciler.loop_failures f JOIN reconciler.instances i ON i.id = f.instance;
+SELECT i.name AS process, f.loop ->> 'loop' AS loop, nullif(f.loop ->> 'target', '') AS target, b.at - make_interval(secs => (f.loop ->> 'for')::float8) AS since,
+    b.at - make_interval(secs => (f.loop ->> 'last')::float8) AS failed_at, (f.loop ->> 'failures')::bigint AS failures, f.loop ->> 'error' AS error,
+    (f.loop ->> 'target' = '' AND i.id = (SELECT l.owner FROM reconciler.leases l WHERE l.name = 'tick')) AS leader, i.id AS instance
+FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b CROSS JOIN LATERAL jsonb_array_elements(b.failing) AS f(loop);
 COMMENT ON VIEW reconciler.failing_loops IS 'Parts of running processes that have been failing for seconds. No row: everything works.';
 COMMENT ON COLUMN reconciler.failing_loops.loop IS 'Which part: tick, expand, open, retain and others of the leader; heartbeat, listen and others of every process; read, dispatch, settle, sync and others of the owner of a target; rows: those of some resource cannot be read.';
 COMMENT ON COLUMN reconciler.failing_loops.target IS 'NULL: the part works for the whole process.';

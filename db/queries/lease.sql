@@ -59,7 +59,7 @@ SELECT ((SELECT count(*) FROM other) - (SELECT count(*) FROM written))::bigint A
 -- the row 'server' is its timeline: an answer counts for the server that gave it.
 WITH sent AS MATERIALIZED (
     SELECT reconciler.beat(sqlc.arg(instance)::uuid, sqlc.arg(instance_name)::text, sqlc.arg(version)::text, sqlc.arg(listed)::text[],
-                           sqlc.arg(options)::text[], sqlc.arg(beat)::bigint, sqlc.arg(answered)::bigint)::text AS done
+                           sqlc.arg(options)::text[], sqlc.arg(beat)::bigint, sqlc.arg(answered)::bigint, sqlc.narg(failing)::jsonb)::text AS done
 )
 SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
        '0'::interval AS ttl, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS beat,

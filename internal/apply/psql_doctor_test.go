@@ -99,7 +99,7 @@ func TestPsqlDoctorFinds(t *testing.T) {
 		{"FailingObjects", "INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, attempts, last_error, next_attempt_at) SELECT t.id, 1, k::text, 'failing', true, true, k, 'no route ' || k, now() FROM reconciler.targets t, generate_series(1, 3) AS k WHERE t.name = 'eu'", []string{
 			"objects | 2 objects of deployments failing in eu after up to 3 attempts, such as '2': no route 2 | Mend what the error says; they are tried again by themselves. To have it now: SELECT reconciler.retry('eu', 'deployments');",
 		}},
-		{"AFailingLoop", "INSERT INTO reconciler.loop_failures VALUES ('00000000-0000-0000-0000-000000000001', 'read', 'eu', '2026-01-02 12:00:00.5+00', now(), 3, 'no such table')", []string{
+		{"AFailingLoop", `UPDATE reconciler.heartbeats SET failing = jsonb_build_array(jsonb_build_object('loop', 'read', 'target', 'eu', 'for', extract(epoch FROM at - '2026-01-02 12:00:00.5+00'), 'last', 1, 'failures', 3, 'error', 'no such table'))`, []string{
 			"loops | read of target eu of process host-1 has been failing since 2026-01-02 12:00:00+00 (3 times): no such table | Mend what the error says; it is tried again by itself. The log of the process has more.",
 		}},
 		{"ASilentProcess", "UPDATE reconciler.heartbeats SET at = '2026-01-02 12:00:00.5+00'; UPDATE reconciler.targets SET lease_ttl = '1000 years'; UPDATE reconciler.leases SET lease_ttl = '1000 years'", []string{

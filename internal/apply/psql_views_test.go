@@ -40,11 +40,11 @@ func TestPsqlStatusStatePrecedence(t *testing.T) {
 		{"pending", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by) SELECT t.id, r.id, 'c', 'held', false, true, 'sync' FROM reconciler.targets t, reconciler.resources r WHERE t.name = 'eu'`},
 		{"syncing", `INSERT INTO reconciler.sync_runs (target_id, reason, state, started_at) SELECT id, 'interval', 'running', now() FROM reconciler.targets WHERE name = 'eu'`},
 		{"draining", `UPDATE reconciler.targets SET draining = true WHERE name = 'eu'`},
-		{"error", `INSERT INTO reconciler.loop_failures SELECT owner, 'rows', name, now(), now(), 3, 'no such view' FROM reconciler.targets WHERE name = 'eu'`},
+		{"error", `UPDATE reconciler.heartbeats SET failing = '[{"loop": "rows", "target": "eu", "for": 20, "last": 1, "failures": 3, "error": "no such view"}]'`},
 		{"failing", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present) SELECT t.id, r.id, 'd', 'blocked', true, true FROM reconciler.targets t, reconciler.resources r WHERE t.name = 'eu'`},
 		{"held", `UPDATE reconciler.targets SET guard_since = now(), guard_deletes = 1, guard_objects = 1 WHERE name = 'eu'`},
 		{"down", `UPDATE reconciler.targets SET circuit_open_since = now(), circuit_error = 'x' WHERE name = 'eu'`},
-		{"error", `INSERT INTO reconciler.loop_failures SELECT owner, 'read', name, now(), now(), 3, 'no such table' FROM reconciler.targets WHERE name = 'eu'`},
+		{"error", `UPDATE reconciler.heartbeats SET failing = failing || '{"loop": "read", "target": "eu", "for": 10, "last": 1, "failures": 3, "error": "no such table"}'`},
 		{"unowned", `UPDATE reconciler.targets SET lease_ttl = '0' WHERE name = 'eu'`},
 		{"paused", `UPDATE reconciler.targets SET paused_at = now(), paused_by = 'ann' WHERE name = 'eu'`},
 		{"unknown", `UPDATE reconciler.targets SET configured = false WHERE name = 'eu'`},
@@ -66,7 +66,7 @@ func TestPsqlStatusStateByItself(t *testing.T) {
 		{"syncing", `INSERT INTO reconciler.sync_runs (target_id, reason) SELECT id, 'resync' FROM reconciler.targets`},
 		{"held", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by) SELECT t.id, r.id, 'c', 'held', false, true, 'guard' FROM reconciler.targets t, reconciler.resources r`},
 		{"failing", `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at) SELECT t.id, r.id, 'c', 'failing', false, true, now() FROM reconciler.targets t, reconciler.resources r`},
-		{"error", `INSERT INTO reconciler.loop_failures SELECT owner, 'definitions', '', now(), now(), 3, 'no such table' FROM reconciler.leases`},
+		{"error", `UPDATE reconciler.heartbeats SET failing = '[{"loop": "definitions", "target": "", "for": 10, "last": 1, "failures": 3, "error": "no such table"}]'`},
 	} {
 		_, err := conn.Exec(t.Context(), "ROLLBACK; BEGIN; "+c.sql)
 		require.NoError(t, err, c.sql)

@@ -53,7 +53,7 @@ func (s *session) attempt(live context.Context) (context.Context, context.Cancel
 func (s *session) heartbeat(number int64) store.LeaseHeartbeatParams {
 	p := store.LeaseHeartbeatParams{
 		Instance: s.cfg.Instance, InstanceName: s.cfg.Name, Version: s.cfg.Version, Listed: s.names, Options: s.options, Names: s.names,
-		Beat: number, Answered: s.lastBeat,
+		Beat: number, Answered: s.lastBeat, Failing: s.cfg.Loops.Report(),
 	}
 	if s.stopping {
 		p.Listed, p.Options = []string{}, []string{} // others plan without this process

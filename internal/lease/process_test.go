@@ -27,7 +27,7 @@ func TestProcessRow(t *testing.T) {
 	t.Run("OfADeadProcessIsRemovedByAnother", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
-		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', '{}', 7, 0)`)
+		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', '{}', 7, 0, NULL)`)
 		timing := quick
 		timing.Gone = quick.MinTTL
 		f.start(f.replica(timing, nil))
@@ -55,7 +55,7 @@ func TestProcessRow(t *testing.T) {
 	t.Run("OfADeadProcessIsRemovedByHand", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
-		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', '{}', 7, 0)`)
+		f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'dead', 'v1', '{}', '{}', 7, 0, NULL)`)
 		f.db.Exec(t, `INSERT INTO reconciler.targets (name, configured, owner, term, lease_ttl) VALUES ('x', true, '00000000-0000-4000-8000-00000000000a', 3, '300 ms')`)
 		f.db.Exec(t, `UPDATE reconciler.leases SET owner = '00000000-0000-4000-8000-00000000000a', term = 5, lease_ttl = '300 ms'`)
 		f.db.Exec(t, `DELETE FROM reconciler.instances`)

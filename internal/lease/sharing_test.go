@@ -103,7 +103,7 @@ func targetsAreSharedOutWithoutThoseThatHaveGoneSilent(t *testing.T) {
 	f := newFleet(t)
 	timing := quick
 	timing.Gone = time.Hour
-	f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'silent', 'v1', '{x,y}', '{}', 1, 0);
+	f.db.Exec(t, `SELECT reconciler.beat('00000000-0000-4000-8000-00000000000a', 'silent', 'v1', '{x,y}', '{}', 1, 0, NULL);
 		UPDATE reconciler.heartbeats SET at = clock_timestamp() - interval '2 seconds'`)
 	a := f.start(f.replica(timing, []string{"x", "y"}))
 	receiveAll(t, a.runs, 2)

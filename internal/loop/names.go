@@ -27,7 +27,6 @@ const (
 	Follow      Name = "follow"      // reads revisions that another process made
 	Definitions Name = "definitions" // reads what is tracked
 	Turns       Name = "turns"       // learns whose turn it is in rollouts
-	Report      Name = "report"      // writes down which loops fail
 	PoolWork    Name = "pool_work"   // the connections of database_url
 	PoolDirect  Name = "pool_direct" // the connections of direct_url
 	Streams     Name = "streams"     // reads streams for watchers
@@ -53,7 +52,7 @@ const (
 
 var (
 	ofLeader  = []Name{Lead, Tick, Expand, Register, Open, Retain, Forget, Mend, Uncaptured, Misfits, Count, Configure}
-	ofProcess = []Name{Heartbeat, Acquire, Listen, Follow, Definitions, Turns, Report, PoolWork, PoolDirect, Streams, Watchers, NotifyWatchers, Credentials}
+	ofProcess = []Name{Heartbeat, Acquire, Listen, Follow, Definitions, Turns, PoolWork, PoolDirect, Streams, Watchers, NotifyWatchers, Credentials}
 	ofTarget  = []Name{Own, Read, Due, Dispatch, Turn, Health, Settle, Sync, Rows, Steer}
 )
 

@@ -26,10 +26,9 @@ const (
 
 var errSlowPool = errors.New("no connection of the pool answers in time")
 
-// watchLoops has what fails noticed, logged and written down.
+// watchLoops has what fails noticed and logged; heartbeats write it down.
 func (s *Server) watchLoops(ctx context.Context, group *errgroup.Group) {
-	reporter := &loop.Reporter{Monitor: s.loops, Pool: s.beats, Instance: s.instance}
-	for _, run := range []func(context.Context){s.loops.Run, reporter.Run, s.fleet.Run, func(ctx context.Context) { s.fleet.Watch(ctx, s.urls()...) }} {
+	for _, run := range []func(context.Context){s.loops.Run, s.fleet.Run, func(ctx context.Context) { s.fleet.Watch(ctx, s.urls()...) }} {
 		group.Go(func() error {
 			run(ctx)
 			return nil

@@ -7,6 +7,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 )
 
@@ -180,7 +181,7 @@ func (q *Queries) LeaderRelease(ctx context.Context, arg LeaderReleaseParams) ([
 const leaseHeartbeat = `-- name: LeaseHeartbeat :many
 WITH sent AS MATERIALIZED (
     SELECT reconciler.beat($1::uuid, $2::text, $3::text, $4::text[],
-                           $5::text[], $6::bigint, $7::bigint)::text AS done
+                           $5::text[], $6::bigint, $7::bigint, $8::jsonb)::text AS done
 )
 SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
        '0'::interval AS ttl, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS beat,
@@ -188,7 +189,7 @@ SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0:
 FROM sent
 UNION ALL
 SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}'
-FROM reconciler.targets t WHERE t.configured OR t.name = ANY ($8::text[])
+FROM reconciler.targets t WHERE t.configured OR t.name = ANY ($9::text[])
 UNION ALL
 SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, true, l.lease_ttl, 0, 'epoch', '{}'
 FROM reconciler.leases l WHERE l.name = 'tick'
@@ -205,6 +206,7 @@ type LeaseHeartbeatParams struct {
 	Options      []string
 	Beat         int64
 	Answered     int64
+	Failing      json.RawMessage
 	Names        []string
 }
 
@@ -233,6 +235,7 @@ func (q *Queries) LeaseHeartbeat(ctx context.Context, arg LeaseHeartbeatParams) 
 		arg.Options,
 		arg.Beat,
 		arg.Answered,
+		arg.Failing,
 		arg.Names,
 	)
 	if err != nil {

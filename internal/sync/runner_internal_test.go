@@ -2,6 +2,7 @@ package sync
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"testing"
 	"testing/synctest"
@@ -55,8 +56,8 @@ func TestF104_SilentListingIsALoopThatFails(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			for one := range (heard{target, loops.Loop(loop.Sync, "eu")}).List(t.Context(), "app") {
-				read = append(read, one.Key)
+			for one, err := range (heard{target, loops.Loop(loop.Sync, "eu")}).List(t.Context(), "app") {
+				read = append(read, fmt.Sprint(one.Key, err))
 				time.Sleep(time.Hour)
 			}
 		}()
@@ -73,6 +74,6 @@ func TestF104_SilentListingIsALoopThatFails(t *testing.T) {
 		<-done
 		time.Sleep(time.Hour)
 		require.Empty(t, loops.Failing(0))
-		require.Equal(t, []string{"1", "2"}, read)
+		require.Equal(t, []string{"1<nil>", "2<nil>"}, read)
 	})
 }
