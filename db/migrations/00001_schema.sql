@@ -296,6 +296,8 @@ CREATE INDEX ledger_match ON reconciler.ledger USING gin (match jsonb_path_ops) 
 -- No index by resource alone: on a young table it costs the planner as much as the primary key, and where it wins a
 -- look at one object reads the whole resource. What needs all objects of a resource goes through the targets.
 
+-- Not as rows of the ledger, written at the read and updated by the result: that costs a create in batches 2 to 3 times the time and
+-- 2.4 times the WAL (50,000 objects, PostgreSQL 15: 0.6 and 1.1 s in batches of 1,000 and 50, against 1.6 and 2.2 s).
 CREATE TABLE reconciler.first_calls (
     id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     target_id   integer NOT NULL,
