@@ -20,7 +20,7 @@ const (
 	workFile    = "internal/apply/work.go"
 	tickerFile  = "internal/outbox/ticker.go"
 	scanFile    = "internal/sync/scan.go"
-	runnerFile  = "internal/sync/runner.go"
+	syncRunFile = "internal/sync/run.go"
 	desiredRead = "internal/desired/read.go"
 	tickSQL     = "internal/store/tick.sql.go"
 	leaseSQL    = "internal/store/lease.sql.go"
@@ -137,7 +137,7 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "sync-parks-nothing", Guards: "I6", Removed: "a sync parks its deletes until all are counted",
-		Edits:   []Edit{{runnerFile, "park := f.Kind == KindTombstone || f.Kind == KindOrphan", "park := false"}},
+		Edits:   []Edit{{syncRunFile, "park := f.Kind == KindTombstone || f.Kind == KindOrphan", "park := false"}},
 		Package: serverTests, Run: "^TestGuardHoldsMassDeletes$",
 	},
 
@@ -151,6 +151,17 @@ var mutants = []Mutant{
 		Name: "first-calls-unflushed", Guards: "I7", Removed: "the record of a first call that no event names survives a crash of the server",
 		Edits:   []Edit{{settleSQL, "CASE WHEN record_first_calls.flush THEN 'on' ELSE 'off' END", "'off'"}},
 		Package: desiredTests, Run: "^TestFirstCallsThatNoEventTellsOfAreFlushed$",
+	},
+
+	{
+		Name: "untrack-not-approved", Guards: "I1", Removed: "the deletes of untrack() pass the guard",
+		Edits:   []Edit{{desiredRead, "row.Ledger.Approved = true // by untrack()", ""}},
+		Package: serverTests, Run: "^TestF100_UntrackStandsWhenTheCallUnderWayFails$",
+	},
+	{
+		Name: "retry-overwritten", Guards: "I1", Removed: "a result of a look from before leaves retry() as it is",
+		Edits:   []Edit{{settleSQL, "        WHERE l.generation = excluded.generation;", "        ;"}},
+		Package: applyTests, Run: "^TestF100_RetryOutlivesTheCallUnderWay$",
 	},
 
 	// I8: writers are safe.
