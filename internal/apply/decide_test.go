@@ -241,7 +241,7 @@ func TestOverlongKeysAreShownWhileTheirRowIsThere(t *testing.T) {
 	l := testLook(wantedRow(), "unknown", "plain")
 	l.item.Key = long
 	require.Equal(t, &record{
-		state: desired.Blocked, wanted: true, desiredRevision: 9, delay: -1, err: "its key has 2001 bytes; the longest that can be kept has 2000",
+		state: desired.Blocked, wanted: true, desiredRevision: 9, delay: -1, generation: -1, err: "its key has 2001 bytes; the longest that can be kept has 2000",
 	}, l.overlong())
 	l.row = desired.Row{}
 	require.Equal(t, &record{gone: true}, l.overlong())

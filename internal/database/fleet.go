@@ -14,7 +14,8 @@ import (
 const (
 	// maxSilence is for how long the server may be silent while an answer is due. No statement takes longer.
 	maxSilence = statementTimeout + 10*time.Second
-	// suspectFor is for how long it may be when a heartbeat was given up meanwhile: the connection may be half open.
+	// suspectFor is for how long it may be when a heartbeat was given up and another one answered meanwhile: the connection may be
+	// half open.
 	suspectFor = 3 * time.Second
 	// resetPause is the least time between two resets of all pools for want of answers.
 	resetPause = 5 * time.Second
@@ -31,6 +32,7 @@ type Fleet struct {
 	mu      sync.Mutex // guards what follows
 	pools   []*pgxpool.Pool
 	sockets map[*socket]bool
+	heardAt time.Duration // since start, when the server answered after a silence; 0: never
 	ended   bool          // there are no connections any more
 	resetAt time.Duration // since start, for want of answers; 0: never
 	known   Server        // that all connections lead to
@@ -63,9 +65,9 @@ func (f *Fleet) Run(ctx context.Context) {
 // elapsed is never 0, which stands for never.
 func (f *Fleet) elapsed() time.Duration { return time.Since(f.start) + 1 }
 
-// Suspect says that the server did not answer on some connection in time. Connections that nobody uses are given up at
-// once, those on which somebody waits for an answer, now or later, if none comes within seconds: a slow server answers in
-// the end.
+// Suspect reports that the server did not answer on some connection in time. Connections that are not in use are given up at once,
+// those on which an answer is due if none comes within seconds after Heard: a server that stands still as a whole answers in the
+// end, and on another connection it would not answer either.
 func (f *Fleet) Suspect() {
 	now := f.elapsed()
 	f.mu.Lock()
@@ -82,6 +84,13 @@ func (f *Fleet) Suspect() {
 	}
 }
 
+// Heard reports that the server has answered on some connection after Suspect.
+func (f *Fleet) Heard() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.heardAt = f.elapsed()
+}
+
 func (f *Fleet) resetPools() {
 	f.mu.Lock()
 	pools := f.pools
@@ -96,7 +105,7 @@ func (f *Fleet) look(now time.Duration) {
 	f.mu.Lock()
 	var silent []*socket
 	for s := range f.sockets {
-		if s.silent(now) {
+		if s.silent(now, f.heardAt) {
 			silent = append(silent, s)
 		}
 	}

@@ -55,8 +55,8 @@ func ended(t *testing.T, f *Fleet, later time.Duration, answer <-chan error) (er
 	return err
 }
 
-// I1: connections on which an answer was due when the server was found silent, and still is seconds later, are ended, and
-// those that nobody used are dropped. Newer ones are left alone.
+// I1: connections on which an answer was due when the server was found silent, and still is seconds after it has answered elsewhere,
+// are ended, and those that nobody used are dropped. Newer ones are left alone.
 func TestF77_SilentConnectionsAreEnded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)
@@ -77,6 +77,7 @@ func TestF77_SilentConnectionsAreEnded(t *testing.T) {
 	f.look(f.elapsed())
 	require.NoError(t, pool.Ping(t.Context()), "the idle connections of before are gone")
 	slow := ask(t, healthy, "SELECT pg_sleep(3600)")
+	f.Heard()
 	err = ended(t, f, suspectFor, hung)
 	require.True(t, IsUnavailable(err), "%v", err)
 	require.Empty(t, slow, "the slow one goes on")
@@ -84,6 +85,24 @@ func TestF77_SilentConnectionsAreEnded(t *testing.T) {
 	err = ended(t, f, maxSilence, slow)
 	require.True(t, IsUnavailable(err), "nothing takes that long: %v", err)
 	require.NoError(t, healthy.Ping(t.Context()))
+}
+
+// F113: while a server that stands still answers on no connection, those on which an answer is due are kept: ending them would end
+// the owners of targets, whose leases may survive it.
+func TestF113_StalledServerKeepsItsConnections(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	line := pgtest.NewLine(t, db.URL)
+	f := NewFleet(nil)
+	pool := fleetPool(t, f, line.URL)
+	require.NoError(t, pool.Ping(t.Context()))
+	f.Heard() // after a silence of before
+	line.Swallow()
+	hung := ask(t, pool, "SELECT 1")
+	f.Suspect()
+	f.look(f.elapsed() + 2*suspectFor)
+	require.Empty(t, hung)
+	require.True(t, IsUnavailable(ended(t, f, maxSilence, hung)))
 }
 
 // What a role or database sets for its sessions does not reach ours.

@@ -94,10 +94,10 @@ func (s *socket) since() time.Duration {
 	return time.Duration(reading)
 }
 
-// silent reports whether an answer has been due for too long at a time.
-func (s *socket) silent(now time.Duration) bool {
+// silent reports whether an answer has been due for too long at a time, when the server has answered elsewhere at another.
+func (s *socket) silent(now, heard time.Duration) bool {
 	since, suspect := s.since(), time.Duration(s.suspect.Load())
-	return since != 0 && (now-since >= maxSilence || suspect != 0 && now-max(since, suspect) >= suspectFor)
+	return since != 0 && (now-since >= maxSilence || suspect != 0 && heard > suspect && now-max(since, heard) >= suspectFor)
 }
 
 // end closes the connection under whoever uses it.

@@ -82,6 +82,9 @@ func (s *session) answered(live context.Context, err error) {
 		}
 	case s.failing > 0:
 		s.cfg.Logger.Info("heartbeat_recovered", "failures", s.failing)
+		if s.cfg.Heard != nil {
+			s.cfg.Heard()
+		}
 		fallthrough
 	default:
 		s.failing, s.hitAt = 0, now

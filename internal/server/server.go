@@ -312,7 +312,7 @@ func (s *Server) assemble() {
 	s.leases = lease.New(lease.Config{
 		Pool: s.beats, Instance: s.instance, Name: s.name, Version: s.opts.Version, Targets: targets, Logger: s.log,
 		RunTarget: s.runTarget, RunLeader: s.runLeader, Control: s.listener.Subscribe(outbox.ChannelControl),
-		Loops: s.loops, Silent: s.fleet.Suspect,
+		Loops: s.loops, Silent: s.fleet.Suspect, Heard: s.fleet.Heard,
 	})
 }
 

@@ -301,7 +301,8 @@ func TestWaitGoesOnUntilAFailedSyncIsMadeGood(t *testing.T) {
 			want["app/1"] = `"silent"`
 			have, _, _ := eu.snapshot()
 			require.Equal(t, want, have)
-			require.Equal(t, "failed, complete", w.text(`SELECT string_agg(state, ', ' ORDER BY id) FROM reconciler.syncs WHERE reason = 'resync'`))
+			// On a slow machine it may have been made by itself already when it is asked for again.
+			require.Regexp(t, `^failed(, complete){1,2}$`, w.text(`SELECT string_agg(state, ', ' ORDER BY id) FROM reconciler.syncs WHERE reason = 'resync'`))
 		})
 	}
 }

@@ -58,7 +58,7 @@ func (q *Queries) GuardPasses(ctx context.Context, arg GuardPassesParams) ([]Gua
 }
 
 const home = `-- name: Home :one
-SELECT id::text AS id, coalesce(system_identifier::text, '')::text AS system, current_database()::text AS database FROM reconciler.installation
+SELECT i.id::text AS id, s.system::text AS system, current_database()::text AS database FROM reconciler.installation i CROSS JOIN reconciler.this_server() AS s
 `
 
 type HomeRow struct {
@@ -67,7 +67,7 @@ type HomeRow struct {
 	Database string
 }
 
-// Which installation this is, as targets are told.
+// Which installation this is, as targets are told. The server is asked itself: the leader may not have written it down yet.
 func (q *Queries) Home(ctx context.Context) (HomeRow, error) {
 	row := q.db.QueryRow(ctx, home)
 	var i HomeRow
