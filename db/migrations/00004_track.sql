@@ -385,8 +385,9 @@ BEGIN
             HINT = coalesce('Resources: ' || (SELECT string_agg(name, ', ' ORDER BY name) FROM reconciler.resources), 'Nothing is tracked.');
     END IF;
     PERFORM reconciler.remove_capture(r.id);
-    -- The ledger is the owners': each of them deletes what it has there, and the leader removes the rows of resources that are gone.
-    n := (SELECT count(*) FROM reconciler.targets t JOIN reconciler.ledger l ON l.target_id = t.id AND l.resource_id = r.id)
+    -- It writes nothing into the ledger: each owner deletes the objects of its target, and the leader removes the ledger rows of
+    -- resources that are gone.
+    n := (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id IN (SELECT id FROM reconciler.targets) AND l.resource_id = r.id)
         + (SELECT coalesce(sum(cardinality(c.keys)), 0) FROM reconciler.first_calls c WHERE c.resource_id = r.id);
     PERFORM pg_notify('reconciler_control', '');
     IF release = 'keep' THEN
@@ -395,7 +396,10 @@ BEGIN
     END IF;
     UPDATE reconciler.resources x SET removed_at = clock_timestamp(), version = x.version + 1 WHERE x.id = r.id;
     INSERT INTO reconciler.outbox (resource_id) VALUES (r.id);
-    RETURN CASE WHEN n > 0 THEN format('%s objects of %s are being deleted', n, r.name) ELSE format('untracked %s; it had no objects', r.name) END;
+    IF n = 0 THEN
+        RETURN format('untracked %s; it had no objects', r.name);
+    END IF;
+    RETURN format('%s objects of %s are being deleted', n, r.name);
 END
 $$;
 

@@ -174,10 +174,14 @@ COMMENT ON COLUMN reconciler.outbox_lag.rows IS 'Outbox rows past the cursor tha
 COMMENT ON COLUMN reconciler.outbox_lag.below_floor IS 'Retention removed rows that the target had not read: it is synced in full.';
 
 CREATE VIEW reconciler.failing_loops AS
-SELECT i.name AS process, f.loop ->> 'loop' AS loop, nullif(f.loop ->> 'target', '') AS target, b.at - make_interval(secs => (f.loop ->> 'for')::float8) AS since,
-    b.at - make_interval(secs => (f.loop ->> 'last')::float8) AS failed_at, (f.loop ->> 'failures')::bigint AS failures, f.loop ->> 'error' AS error,
-    (f.loop ->> 'target' = '' AND i.id = (SELECT l.owner FROM reconciler.leases l WHERE l.name = 'tick')) AS leader, i.id AS instance
-FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b CROSS JOIN LATERAL jsonb_array_elements(b.failing) AS f(loop);
+SELECT i.name AS process, f.loop ->> 'loop' AS loop, nullif(f.loop ->> 'target', '') AS target,
+    b.at - make_interval(secs => (f.loop ->> 'for')::float8) AS since,
+    b.at - make_interval(secs => (f.loop ->> 'last')::float8) AS failed_at,
+    (f.loop ->> 'failures')::bigint AS failures, f.loop ->> 'error' AS error,
+    (f.loop ->> 'target' = '' AND i.id = (SELECT l.owner FROM reconciler.leases l WHERE l.name = 'tick')) AS leader,
+    i.id AS instance
+FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b
+CROSS JOIN LATERAL jsonb_array_elements(b.failing) AS f(loop);
 COMMENT ON VIEW reconciler.failing_loops IS 'Parts of running processes that have been failing for seconds. No row: everything works.';
 COMMENT ON COLUMN reconciler.failing_loops.loop IS 'Which part: tick, expand, open, retain and others of the leader; heartbeat, listen and others of every process; read, dispatch, settle, sync and others of the owner of a target; rows: those of some resource cannot be read.';
 COMMENT ON COLUMN reconciler.failing_loops.target IS 'NULL: the part works for the whole process.';
@@ -225,8 +229,12 @@ LEFT JOIN (
     FROM reconciler.ledger x GROUP BY x.target_id
 ) AS l ON l.target_id = t.id
 LEFT JOIN LATERAL (SELECT x.id, x.finished_at FROM reconciler.sync_runs x WHERE x.target_id = t.id AND x.resource_id IS NULL AND x.state = 'complete' ORDER BY x.id DESC LIMIT 1) AS done ON true
-LEFT JOIN LATERAL (SELECT x.error FROM reconciler.sync_runs x WHERE x.target_id = t.id AND x.state = 'failed' AND x.id > coalesce(done.id, 0)
-    AND NOT EXISTS (SELECT FROM reconciler.sync_runs z WHERE z.target_id = t.id AND z.resource_id = x.resource_id AND z.state = 'complete' AND z.id > x.id) ORDER BY x.id DESC LIMIT 1) AS broken ON true
+LEFT JOIN LATERAL (
+    SELECT x.error FROM reconciler.sync_runs x WHERE x.target_id = t.id AND x.state = 'failed' AND x.id > coalesce(done.id, 0)
+      AND NOT EXISTS (SELECT FROM reconciler.sync_runs z
+                      WHERE z.target_id = t.id AND z.resource_id = x.resource_id AND z.state = 'complete' AND z.id > x.id)
+    ORDER BY x.id DESC LIMIT 1
+) AS broken ON true
 LEFT JOIN LATERAL (
     SELECT string_agg(format('%s sync%s %s', x.reason, ' of ' || r.name, CASE x.state
         WHEN 'requested' THEN format('requested by %s at %s', x.requested_by, date_trunc('second', x.requested_at)) || coalesce(', again at ' || date_trunc('second', x.not_before), '')
@@ -241,7 +249,7 @@ LEFT JOIN LATERAL (
     ORDER BY f.loop = 'rows', f.target IS NULL, f.since, f.loop LIMIT 1
 ) AS broke ON true;
 COMMENT ON VIEW reconciler.status IS 'One row for each target: is everything there, and if not, what is in the way.';
-COMMENT ON COLUMN reconciler.status.state IS 'The first that is true of: unknown (in no running process''s config), paused, unowned (no process works on it), error (a part of its process fails again and again), down (does not answer), held (waits for a person), failing, error (rows of a resource cannot be read), draining, syncing, pending, ok.';
+COMMENT ON COLUMN reconciler.status.state IS 'The first state that applies: unknown (in no running process''s config), paused, unowned (no process works on it), error (a part of its process fails again and again), down (does not answer), held (waits for a person), failing, error (rows of a resource cannot be read), draining, syncing, pending, ok.';
 COMMENT ON COLUMN reconciler.status.owner IS 'Process that works on the target.';
 COMMENT ON COLUMN reconciler.status.lag IS 'Revisions that are not recorded yet; NULL: no cursor, a full sync is due.';
 COMMENT ON COLUMN reconciler.status.lag_seconds IS 'Age of the oldest revision that is not recorded.';

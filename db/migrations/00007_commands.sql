@@ -87,9 +87,11 @@ BEGIN
 END
 $$;
 
--- lock_target is called before rows of a target's ledger are locked: its owner locks it before it writes results.
+-- lock_target locks a target. Call it before you lock rows of the target's ledger: its owner does so before it writes results.
 CREATE FUNCTION reconciler.lock_target(target_id integer) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$ SELECT FROM reconciler.targets t WHERE t.id = lock_target.target_id FOR NO KEY UPDATE $$;
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    SELECT FROM reconciler.targets t WHERE t.id = lock_target.target_id FOR NO KEY UPDATE
+$$;
 
 -- retry has objects tried again now: those that failed, are blocked, or wait for their next attempt.
 CREATE FUNCTION reconciler.retry(target text, resource text DEFAULT NULL, key text DEFAULT NULL) RETURNS integer

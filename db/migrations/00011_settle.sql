@@ -29,8 +29,9 @@ BEGIN
             nullif(n.applied_hash, ''), nullif(n.failed_hash, ''), n.attempts, nullif(n.error, ''), CASE WHEN n.held_by <> 'pause' OR paused THEN nullif(n.held_by, '') END, n.approved,
             CASE WHEN n.delay >= 0 THEN clock_timestamp() + make_interval(secs => n.delay) WHEN n.held_by = 'pause' AND NOT paused THEN clock_timestamp() END,
             CASE WHEN n.called AND n.state = 'applied' THEN clock_timestamp() END, nullif(n.match, '')::jsonb,
-            CASE WHEN n.generation >= 0 THEN n.generation
-                ELSE coalesce((SELECT x.generation FROM reconciler.ledger x WHERE x.target_id = settle.target_id AND x.resource_id = n.resource_id AND x.key = n.key), 0) END
+            CASE WHEN n.generation >= 0 THEN n.generation ELSE coalesce((
+                SELECT x.generation FROM reconciler.ledger x
+                WHERE x.target_id = settle.target_id AND x.resource_id = n.resource_id AND x.key = n.key), 0) END
         FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.wanted, settle.present, settle.desired_revisions, settle.applied_revisions,
             settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.delays, settle.called, settle.matches, settle.generations)
             AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, delay, called, match, generation)
@@ -38,19 +39,25 @@ BEGIN
         WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
         ORDER BY n.resource_id, n.key COLLATE "C"
         ON CONFLICT (target_id, resource_id, key) DO UPDATE SET
-            state = excluded.state, wanted = excluded.wanted, present = excluded.present, desired_revision = greatest(l.desired_revision, excluded.desired_revision),
-            applied_revision = coalesce(excluded.applied_revision, l.applied_revision), applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash,
-            attempts = excluded.attempts, last_error = excluded.last_error, held_by = excluded.held_by, approved = excluded.approved,
-            next_attempt_at = excluded.next_attempt_at, applied_at = coalesce(excluded.applied_at, l.applied_at), match = coalesce(excluded.match, l.match)
+            state = excluded.state, wanted = excluded.wanted, present = excluded.present,
+            desired_revision = greatest(l.desired_revision, excluded.desired_revision),
+            applied_revision = coalesce(excluded.applied_revision, l.applied_revision),
+            applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash, attempts = excluded.attempts,
+            last_error = excluded.last_error, held_by = excluded.held_by, approved = excluded.approved,
+            next_attempt_at = excluded.next_attempt_at, applied_at = coalesce(excluded.applied_at, l.applied_at),
+            match = coalesce(excluded.match, l.match)
         WHERE l.generation = excluded.generation;
         GET DIAGNOSTICS n = ROW_COUNT;
         IF n < cardinality(settle.keys) THEN
-            -- Of a look from before retry() or approve() only counts what the target has. The object is looked at again.
-            UPDATE reconciler.ledger l SET present = r.present, applied_hash = nullif(r.applied_hash, ''), applied_revision = coalesce(nullif(r.applied_revision, 0), l.applied_revision),
-                applied_at = CASE WHEN r.called AND r.state = 'applied' THEN clock_timestamp() ELSE l.applied_at END, next_attempt_at = clock_timestamp()
-            FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.present, settle.applied_revisions, settle.applied_hashes, settle.called, settle.generations)
-                AS r(resource_id, key, state, present, applied_revision, applied_hash, called, generation)
-            WHERE l.target_id = settle.target_id AND l.resource_id = r.resource_id AND l.key = r.key AND r.generation >= 0 AND l.generation <> r.generation;
+            -- A look from before retry() or approve() says what the target has, and nothing else. The object is due again.
+            UPDATE reconciler.ledger l SET present = r.present, applied_hash = nullif(r.applied_hash, ''),
+                applied_revision = coalesce(nullif(r.applied_revision, 0), l.applied_revision),
+                applied_at = CASE WHEN r.called AND r.state = 'applied' THEN clock_timestamp() ELSE l.applied_at END,
+                next_attempt_at = clock_timestamp()
+            FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.present, settle.applied_revisions, settle.applied_hashes,
+                settle.called, settle.generations) AS r(resource_id, key, state, present, applied_revision, applied_hash, called, generation)
+            WHERE l.target_id = settle.target_id AND l.resource_id = r.resource_id AND l.key = r.key
+              AND r.generation >= 0 AND l.generation <> r.generation;
         END IF;
     END IF;
     IF cardinality(settle.gone_keys) > 0 THEN
@@ -183,7 +190,8 @@ $$;
 CREATE FUNCTION reconciler.forget_objects(most integer) RETURNS integer
 LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
     WITH gaps AS MATERIALIZED (
-        SELECT coalesce(lag(id) OVER (ORDER BY id), 0) AS above, id AS below FROM (SELECT id FROM reconciler.resources UNION ALL SELECT 2147483647) AS r
+        SELECT coalesce(lag(id) OVER (ORDER BY id), 0) AS above, id AS below
+        FROM (SELECT id FROM reconciler.resources UNION ALL SELECT 2147483647) AS r
     ), left_behind AS MATERIALIZED (
         SELECT x.ctid AS at FROM reconciler.targets t CROSS JOIN gaps g CROSS JOIN LATERAL (
             SELECT l.ctid FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id > g.above AND l.resource_id < g.below

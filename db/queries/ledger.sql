@@ -64,8 +64,9 @@ SELECT extract(epoch FROM clock_timestamp() - p.at)::float8 AS age, p.deletes, p
 WHERE p.target_id = sqlc.arg(target_id)::int AND p.at > clock_timestamp() - make_interval(secs => sqlc.arg(guard_window)::float8) ORDER BY p.at;
 
 -- name: Home :one
--- Which installation this is, as targets are told. The server is asked itself: the leader may not have written it down yet.
-SELECT i.id::text AS id, s.system::text AS system, current_database()::text AS database FROM reconciler.installation i CROSS JOIN reconciler.this_server() AS s;
+-- Identifies the installation for drivers. The system identifier is the server's own answer: the leader may not have stored it yet.
+SELECT i.id::text AS id, s.system::text AS system, current_database()::text AS database
+FROM reconciler.installation i CROSS JOIN reconciler.this_server() AS s;
 
 -- name: TargetSteering :one
 -- What a person may have changed, in one look: whether an object is due, too. With ORDER BY and LIMIT that is one step on an index

@@ -100,7 +100,7 @@ func (o *Owner) dispatchResource(ctx context.Context, id int32, items []*Item) e
 	if err != nil {
 		return err
 	}
-	if resource == nil { // untracked meanwhile, and its objects are kept
+	if resource == nil { // untrack() has removed it and left its objects: only their ledger rows go
 		return o.settleAll(ctx, items, &record{gone: true})
 	}
 	keys := make([]string, len(items))

@@ -14,8 +14,8 @@ import (
 const (
 	// maxSilence is for how long the server may be silent while an answer is due. No statement takes longer.
 	maxSilence = statementTimeout + 10*time.Second
-	// suspectFor is for how long it may be when a heartbeat was given up and another one answered meanwhile: the connection may be
-	// half open.
+	// suspectFor is how long a connection may be silent after a heartbeat has timed out and a later one has succeeded. It may be half
+	// open.
 	suspectFor = 3 * time.Second
 	// resetPause is the least time between two resets of all pools for want of answers.
 	resetPause = 5 * time.Second

@@ -56,7 +56,7 @@ func ended(t *testing.T, f *Fleet, later time.Duration, answer <-chan error) (er
 }
 
 // I1: connections on which an answer was due when the server was found silent, and still is seconds after it has answered elsewhere,
-// are ended, and those that nobody used are dropped. Newer ones are left alone.
+// are ended, and idle ones are dropped. Newer ones stay.
 func TestF77_SilentConnectionsAreEnded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)

@@ -55,7 +55,7 @@ type Entry struct {
 	LastError       *string
 	HeldBy          *string
 	Approved        bool
-	Generation      int32    // of the row: grows with each order of a person
+	Generation      int32    // retry() and approve() increase it
 	DueIn           *float64 // seconds until the next attempt; negative when due
 	AppliedAt       *time.Time
 }

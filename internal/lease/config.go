@@ -78,7 +78,7 @@ type Config struct {
 	Control <-chan struct{}
 	// Silent is called when the database did not answer a heartbeat in time. It must not block. Nil: nobody is told.
 	Silent func()
-	// Heard is called when it answers one after that. It must not block. Nil: nobody is told.
+	// Heard is called when a heartbeat succeeds after one or more have failed. It must not block. Optional.
 	Heard func()
 	// Loops is told of what fails. Nil: nobody is.
 	Loops *loop.Monitor

@@ -109,7 +109,7 @@ func (l lateListing) List(ctx context.Context, resource string) iter.Seq2[driver
 	select {
 	case l.asked <- struct{}{}:
 		<-l.goOn
-	default: // nobody waits for it any more
+	default: // the test waits for the first listing only
 	}
 	return l.listing.List(ctx, resource)
 }

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,17 +48,12 @@ func TestF114_OrdersLockAsOwnersDo(t *testing.T) {
 			w.wait()
 			w.db.Exec(t, `DELETE FROM apps`)
 			w.settled("3", `SELECT count(*)::text FROM reconciler.held WHERE held_by = 'guard'`)
-			settling, person, done := w.begin(), w.begin(), make(chan error, 1)
+			settling := w.begin()
 			w.in(settling, `SELECT reconciler.lock_target(id) FROM reconciler.targets`)
-			go func() {
-				_, err := person.Exec(t.Context(), `SELECT reconciler.`+order+`('eu')`)
-				done <- err
-			}()
-			w.settled("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%reconciler.`+order+`%'`)
+			done := w.waits(`SELECT reconciler.` + order + `('eu')`)
 			w.in(settling, `SELECT FROM reconciler.ledger FOR UPDATE`)
 			w.commit(settling)
 			require.NoError(t, <-done)
-			w.commit(person)
 		})
 	}
 }
@@ -66,15 +62,22 @@ func TestF114_OrdersLockAsOwnersDo(t *testing.T) {
 func TestF123_StartOverLocksAsAdoptDoes(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
-	adopting, person, done := w.begin(), w.begin(), make(chan error, 1)
+	adopting := w.begin()
 	w.in(adopting, `SELECT FROM reconciler.installation FOR UPDATE`)
-	go func() {
-		_, err := person.Exec(t.Context(), `SELECT reconciler.start_over('by hand')`)
-		done <- err
-	}()
-	w.settled("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%by hand%'`)
+	done := w.waits(`SELECT reconciler.start_over('by hand')`)
 	w.in(adopting, `SELECT reconciler.start_over('restored')`)
 	w.commit(adopting)
 	require.NoError(t, <-done)
-	w.commit(person)
+}
+
+// waits begins a statement and returns when it waits for a lock. The channel receives how it ends.
+func (w *world) waits(sql string) <-chan error {
+	w.t.Helper()
+	done := make(chan error, 1)
+	go func() {
+		_, err := w.db.Pool.Exec(context.Background(), sql)
+		done <- err
+	}()
+	w.settled("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query = $1`, sql)
+	return done
 }

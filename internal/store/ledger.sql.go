@@ -58,7 +58,8 @@ func (q *Queries) GuardPasses(ctx context.Context, arg GuardPassesParams) ([]Gua
 }
 
 const home = `-- name: Home :one
-SELECT i.id::text AS id, s.system::text AS system, current_database()::text AS database FROM reconciler.installation i CROSS JOIN reconciler.this_server() AS s
+SELECT i.id::text AS id, s.system::text AS system, current_database()::text AS database
+FROM reconciler.installation i CROSS JOIN reconciler.this_server() AS s
 `
 
 type HomeRow struct {
@@ -67,7 +68,7 @@ type HomeRow struct {
 	Database string
 }
 
-// Which installation this is, as targets are told. The server is asked itself: the leader may not have written it down yet.
+// Identifies the installation for drivers. The system identifier is the server's own answer: the leader may not have stored it yet.
 func (q *Queries) Home(ctx context.Context) (HomeRow, error) {
 	row := q.db.QueryRow(ctx, home)
 	var i HomeRow

@@ -23,7 +23,7 @@ const (
 )
 
 // owner is what the file says. All of it counts: a dump that is loaded into another database or server has the same ID, and the one
-// that it was made of may still be at work. A person who moves a target to another database removes the file.
+// that it was made of may still be at work. To move a target to another database, remove the file.
 type owner struct {
 	Target   string `json:"target"`
 	Database string `json:"database"`
