@@ -87,12 +87,6 @@ BEGIN
 END
 $$;
 
--- lock_target locks a target. Call it before you lock rows of the target's ledger: its owner does so before it writes results.
-CREATE FUNCTION reconciler.lock_target(target_id integer) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
-    SELECT FROM reconciler.targets t WHERE t.id = lock_target.target_id FOR NO KEY UPDATE
-$$;
-
 -- retry has objects tried again now: those that failed, are blocked, or wait for their next attempt.
 CREATE FUNCTION reconciler.retry(target text, resource text DEFAULT NULL, key text DEFAULT NULL) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -115,7 +109,6 @@ BEGIN
             RAISE NOTICE 'object % is %: there is nothing to retry', quote_literal(retry.key), is_state;
         END IF;
     END IF;
-    PERFORM reconciler.lock_target(t.id);
     UPDATE reconciler.ledger l SET state = 'pending', attempts = 0, failed_hash = NULL, generation = l.generation + 1, next_attempt_at = clock_timestamp()
     WHERE l.target_id = t.id AND l.state IN ('pending', 'failing', 'blocked')
       AND (wanted_resource IS NULL OR l.resource_id = wanted_resource) AND (retry.key IS NULL OR l.key = retry.key);
@@ -173,7 +166,6 @@ DECLARE
     t reconciler.targets := reconciler.named_target(approve.target);
     n bigint;
 BEGIN
-    PERFORM reconciler.lock_target(t.id);
     UPDATE reconciler.ledger l SET state = 'pending', held_by = NULL, approved = true, generation = l.generation + 1, next_attempt_at = clock_timestamp()
     WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by = 'guard';
     GET DIAGNOSTICS n = ROW_COUNT;
@@ -222,7 +214,6 @@ END
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.resync IS 'Has a target (NULL or ''*'': every one in a config) synced in full, and every object in it verified. Asking twice is asking once.';
-COMMENT ON FUNCTION reconciler.lock_target IS 'Internal: locks a target, as its owner does before it writes results.';
 COMMENT ON FUNCTION reconciler.retry IS 'Has failing, blocked and waiting objects tried again now: one, all of a resource, or all of a target. Returns how many.';
 COMMENT ON FUNCTION reconciler.pause IS 'Stops all calls on a target. What changes meanwhile is noticed, and applied after resume().';
 COMMENT ON FUNCTION reconciler.resume IS 'Ends pause().';
@@ -231,5 +222,5 @@ COMMENT ON FUNCTION reconciler.approve IS 'Lets the deletes pass that the guard 
 COMMENT ON FUNCTION reconciler.release IS 'Gives a target up. objects => ''keep'' forgets one that is in no running process''s config; ''delete'' has its objects deleted there.';
 
 -- +goose Down
-DROP FUNCTION reconciler.release, reconciler.acknowledge, reconciler.approve, reconciler.resume, reconciler.pause, reconciler.retry, reconciler.lock_target, reconciler.resync,
+DROP FUNCTION reconciler.release, reconciler.acknowledge, reconciler.approve, reconciler.resume, reconciler.pause, reconciler.retry, reconciler.resync,
     reconciler.resource_names, reconciler.named_resource, reconciler.target_names, reconciler.named_target;

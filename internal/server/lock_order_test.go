@@ -49,7 +49,7 @@ func TestF114_OrdersLockAsOwnersDo(t *testing.T) {
 			w.db.Exec(t, `DELETE FROM apps`)
 			w.settled("3", `SELECT count(*)::text FROM reconciler.held WHERE held_by = 'guard'`)
 			settling := w.begin()
-			w.in(settling, `SELECT reconciler.lock_target(id) FROM reconciler.targets`)
+			w.in(settling, `SELECT reconciler.named_target('eu')`)
 			done := w.waits(`SELECT reconciler.` + order + `('eu')`)
 			w.in(settling, `SELECT FROM reconciler.ledger FOR UPDATE`)
 			w.commit(settling)
