@@ -105,7 +105,12 @@ func TestF23_RowsOfAnotherServerAreNobodys(t *testing.T) {
 	r.gets("new")
 	require.Equal(t, []string{"new"}, r.got())
 	b.consumer("eu", r.cursor())
-	require.Equal(t, []string{"moved on to outbox_1", "emptied reconciler.outbox_0: everybody has read it"}, b.retain(day, 1_000_000))
+	var done []string
+	b.eventually("outbox_0 is emptied", func() bool { // retention leaves a part alone while the leader or the consumer reads it
+		done = append(done, b.retain(day, 1_000_000)...)
+		return len(done) >= 2
+	})
+	require.Equal(t, []string{"moved on to outbox_1", "emptied reconciler.outbox_0: everybody has read it"}, done)
 	require.Equal(t, "0", b.rows())
 }
 
