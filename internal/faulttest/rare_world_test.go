@@ -268,7 +268,7 @@ const (
 	// rareGlance is the pause between two looks at what tells nobody that it has changed.
 	rareGlance = 20 * time.Millisecond
 	// rareTakeover is how long a target may rest after its owner was killed or cut off, on a busy machine.
-	rareTakeover = 15 * time.Second
+	rareTakeover = 19 * time.Second
 )
 
 // rareEventually looks until there is nothing wrong any more, and returns how long that took.

@@ -7,8 +7,8 @@ import (
 
 // Bounds of recovery; what the machine itself lost is added.
 const (
-	boundTakeover = 10 * time.Second // of a killed process's leases
-	boundFrozen   = 15 * time.Second // of a frozen process's leases
+	boundTakeover = 14 * time.Second // of a killed process's leases
+	boundFrozen   = 19 * time.Second // of a frozen process's leases
 	boundBack     = 5 * time.Second  // from PostgreSQL's return to the first call
 )
 

@@ -24,7 +24,7 @@ func (s *session) beatIfDue(live context.Context) {
 		return
 	}
 	s.sentAt, s.lastBeat = sent, number
-	s.seen.look(rows, sent, s.hitAt, s.cfg.Timing.overdue())
+	s.seen.look(rows, s.hitAt)
 	v := see(rows, s.cfg.Instance, &s.seen, s.cfg.Timing)
 	s.beatAt = s.hitAt + jittered(s.cfg.Timing.Heartbeat)
 	s.peers, s.timeline = v.peers(), v.timeline

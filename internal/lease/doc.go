@@ -11,14 +11,13 @@
 //
 //   - Two processes never run one target at the same time, as long as RunTarget returns when its context ends and
 //     starts no call unless Grant.Allows says that the lease outlives it. A process counts the life of its lease on
-//     its own monotonic clock, from before it sent the heartbeat; others count on theirs, from when they saw it or
-//     later than it was sent. So a frozen or cut-off owner gives up before anybody else may begin. All that is
-//     assumed of clocks is that monotonic ones go at the same pace.
+//     its own monotonic clock, from before it sent the heartbeat; others count on theirs, from when they saw it.
+//     So a frozen or cut-off owner gives up before anybody else may begin. All that is assumed of clocks is that
+//     monotonic ones go at the same pace.
 //   - Every run has a term of its own, higher than any before it. A write that begins with reconciler.fence (SQLSTATE
 //     RC001, see IsFenced) can therefore not come from an older run, of this process neither.
-//   - A target whose owner died is taken over when its lease expires: TTL after the last heartbeat, or after an
-//     observer first saw it, if it has just started or the server's clock jumped meanwhile (see watch). One whose
-//     owner stopped well is taken over at once. After anything but a good release Grant.Clean is false until a complete
+//   - A target whose owner died is taken over when its lease expires: TTL after another process first saw the last
+//     heartbeat, which is up to HeartbeatInterval after that was sent. One whose owner stopped well is taken over at once. After anything but a good release Grant.Clean is false until a complete
 //     sync, for the target may have objects that the ledger does not know.
 //   - Targets are shared out evenly among the processes that list them: all of them compute the same plan from the
 //     same rows, and one moves a target only if that makes the shares more even.
@@ -26,7 +25,5 @@
 // # What it cannot promise
 //
 // A call that a frozen process had begun ends when that process wakes up; targets that can should refuse older
-// terms. Two steps of the server's clock that cancel each other out between two heartbeats of an observer, with one of
-// the owner's in between, are not noticed: its lease is then counted from too early, by no more than the time between
-// those two, which is a few seconds.
+// terms. A process that starts cannot know how long the owner of before has been dead: it waits for a whole lease.
 package lease

@@ -53,11 +53,12 @@ func TestPlanDoesNotWaitForTheSilent(t *testing.T) {
 	plan := func(seenAgo time.Duration, owner string, left time.Duration) map[string]string {
 		all := []string{"x", "y", "z"}
 		const now = time.Hour
-		seen := &watch{last: sample{received: now}, seen: map[string]sighting{
-			"dead": {at: now - (timing.MinTTL - left)}, "b": {at: now - seenAgo},
+		seen := &watch{at: now, seen: map[string]sighting{
+			"dead": {at: now - (timing.MinTTL - left)}, "b": {at: now},
 		}}
 		return see([]store.LeaseHeartbeatRow{
-			{Kind: "instance", Instance: "b", Targets: all},
+			{Kind: "server", At: time.Unix(0, 0).Add(now)},
+			{Kind: "instance", Instance: "b", Targets: all, At: time.Unix(0, 0).Add(now - seenAgo)},
 			{Kind: "target", Name: "x", Instance: "me", Ttl: timing.MinTTL, Configured: true},
 			{Kind: "target", Name: "y", Instance: "me", Ttl: timing.MinTTL, Configured: true},
 			{Kind: "target", Name: "z", Instance: owner, Ttl: timing.MinTTL, Configured: true},
@@ -79,7 +80,7 @@ func TestNewcomerIsNotWaitedFor(t *testing.T) {
 	plan := func(cameAgo time.Duration) map[string]string {
 		all := []string{"x", "y", "z"}
 		const now = time.Hour
-		seen := &watch{last: sample{received: now}, seen: map[string]sighting{
+		seen := &watch{at: now, seen: map[string]sighting{
 			"dead": {at: now - timing.MinTTL}, "new": {at: now, first: now - cameAgo},
 		}}
 		return see([]store.LeaseHeartbeatRow{

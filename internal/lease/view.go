@@ -23,7 +23,7 @@ type seenInstance struct {
 	beat    int64
 	first   time.Duration // clock when it was seen for the first time
 	live    bool
-	quiet   bool // a heartbeat of it is overdue
+	quiet   bool // a heartbeat of it is overdue, by the server's clock
 	gone    bool // it was not heard of for so long that its row may go
 	targets []string
 }
@@ -47,7 +47,13 @@ func (l seenLease) availableTo(instance string) bool {
 
 // see makes a view of what a heartbeat returned, after seen has looked at it.
 func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) view {
-	v := view{me: me, at: seen.last.received, targets: map[string]seenLease{}}
+	v := view{me: me, at: seen.at, targets: map[string]seenLease{}}
+	var server time.Time
+	for _, r := range rows {
+		if r.Kind == "server" {
+			v.timeline, server = r.Beat, r.At
+		}
+	}
 	for _, r := range rows {
 		last := seen.seen[r.Instance]
 		silent := v.at - last.at
@@ -56,8 +62,6 @@ func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) 
 			lease.remaining = r.Ttl // this heartbeat has renewed it
 		}
 		switch r.Kind {
-		case "server":
-			v.timeline = r.Beat
 		case "target":
 			v.targets[r.Name] = lease
 		case "leader":
@@ -65,7 +69,7 @@ func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) 
 		case "instance":
 			v.instances = append(v.instances, seenInstance{
 				id: r.Instance, beat: r.Beat, targets: r.Targets, first: last.first,
-				live: silent < timing.Live, quiet: last.stale || silent > timing.overdue(), gone: r.Instance != me && silent > timing.Gone,
+				live: silent < timing.Live, quiet: server.Sub(r.At) > timing.overdue(), gone: r.Instance != me && silent > timing.Gone,
 			})
 		}
 	}

@@ -224,7 +224,7 @@ type LeaseHeartbeatRow struct {
 
 // The whole heartbeat in one statement: this process is seen, everything that it owns is renewed, and what the sharing out
 // needs is read, as of the beginning of the statement. It waits for nobody's lock. Times are the server's clock_timestamp():
-// now() stands still in a transaction. They only serve to see how that clock runs beside the one of this process. The beat of
+// now() stands still in a transaction. They only serve to share targets out: no lease is judged by them. The beat of
 // the row 'server' is its timeline: an answer counts for the server that gave it.
 func (q *Queries) LeaseHeartbeat(ctx context.Context, arg LeaseHeartbeatParams) ([]LeaseHeartbeatRow, error) {
 	rows, err := q.db.Query(ctx, leaseHeartbeat,
