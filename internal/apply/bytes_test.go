@@ -49,18 +49,18 @@ func TestF17_ReadsTakeWhatThereIsRoomFor(t *testing.T) {
 		o.queue.add(t, liveItem(fmt.Sprint(i)))
 	}
 	items := o.queue.tryTake(10)
-	o.reads = windowMost
-	o.leave(items[6:], 10)
-	require.Equal(t, 3, o.reads)
+	o.dispatcher.reads = windowMost
+	o.dispatcher.leave(items[6:], 10)
+	require.Equal(t, 3, o.dispatcher.reads)
 	require.Equal(t, []string{"6", "7", "8", "9"}, keysOf(o.queue.tryTake(10)))
-	o.leave(nil, 3)
-	require.Equal(t, 6, o.reads)
-	o.leave(items[1:2], 1)
-	require.Equal(t, 1, o.reads)
+	o.dispatcher.leave(nil, 3)
+	require.Equal(t, 6, o.dispatcher.reads)
+	o.dispatcher.leave(items[1:2], 1)
+	require.Equal(t, 1, o.dispatcher.reads)
 	for range 20 {
-		o.leave(nil, 1)
+		o.dispatcher.leave(nil, 1)
 	}
-	require.Equal(t, windowMost, o.reads)
+	require.Equal(t, windowMost, o.dispatcher.reads)
 }
 
 // F17: one call to a driver that takes many objects at once has no more than some bytes, beside one object.
@@ -74,7 +74,7 @@ func TestF17_BatchesOfADriverAreBoundedInBytes(t *testing.T) {
 	}
 	looks[9].row.Spec = nil
 	var sizes []int
-	for _, group := range o.groups(looks) {
+	for _, group := range o.dispatcher.groups(looks) {
 		sizes = append(sizes, len(group))
 	}
 	require.Equal(t, []int{4, 4, 2}, sizes)

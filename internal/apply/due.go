@@ -2,12 +2,10 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -24,6 +22,13 @@ const (
 	// that took so long. What took longer is found within dueEvery.
 	dueMargin = time.Minute
 )
+
+// retrier puts objects into the queue whose next attempt has come.
+type retrier struct {
+	*core
+	alarm alarm
+	poke  chan struct{} // look for due objects now
+}
 
 // horizon is the time before which nothing is due, as far as is known. Behind it lie the entries of all attempts since somebody's
 // transaction began, which PostgreSQL keeps: they are walked every dueEvery, and not at every look. Its zero value knows nothing.
@@ -77,7 +82,7 @@ func (a *alarm) remaining() time.Duration {
 }
 
 // retryDue puts objects whose next attempt has come on the sync lane: however many fail, live changes go first.
-func (o *Owner) retryDue(ctx context.Context) error {
+func (d *retrier) retryDue(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var seen horizon
@@ -85,37 +90,37 @@ func (o *Owner) retryDue(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-o.alarm.changed:
-			timer.Reset(o.alarm.remaining())
+		case <-d.alarm.changed:
+			timer.Reset(d.alarm.remaining())
 			continue
-		case <-o.poke:
+		case <-d.poke:
 		case <-timer.C:
 		}
 		// Cleared before the ledger is read: what is recorded meanwhile sets it again.
-		o.alarm.clear()
-		wait, err := o.enqueueDue(ctx, &seen)
+		d.alarm.clear()
+		wait, err := d.enqueueDue(ctx, &seen)
 		if err != nil {
 			return err
 		}
-		o.part(loop.Due).Succeeded()
-		o.alarm.set(time.Now().Add(wait))
+		d.part(loop.Due).Succeeded()
+		d.alarm.set(time.Now().Add(wait))
 	}
 }
 
 // enqueueDue returns the time until the next object is due. While the circuit is open it takes no more than the probe
 // needs: one object, if none waits already.
-func (o *Owner) enqueueDue(ctx context.Context, seen *horizon) (time.Duration, error) {
+func (d *retrier) enqueueDue(ctx context.Context, seen *horizon) (time.Duration, error) {
 	most := int32(dueRows)
-	if o.breaker.isOpen() {
-		if live, sync, flying := o.queue.depth(); live+sync+flying > 0 {
+	if d.breaker.isOpen() {
+		if live, sync, flying := d.queue.depth(); live+sync+flying > 0 {
 			return dueEvery, nil
 		}
 		most = 1
 	}
 	now := time.Now()
-	rows, err := o.queries.LedgerDue(ctx, store.LedgerDueParams{TargetID: o.cfg.Grant.ID, MaxRows: most, Back: seen.back(now)})
+	rows, err := d.queries.LedgerDue(ctx, store.LedgerDueParams{TargetID: d.cfg.Grant.ID, MaxRows: most, Back: seen.back(now)})
 	if err != nil {
-		return 0, fmt.Errorf("read due objects of target %s: %w", o.cfg.Name, err)
+		return 0, fmt.Errorf("read due objects of target %s: %w", d.cfg.Name, err)
 	}
 	wait, due, oldest := dueEvery, 0, 0.
 	for _, row := range rows {
@@ -125,8 +130,8 @@ func (o *Owner) enqueueDue(ctx context.Context, seen *horizon) (time.Duration, e
 		}
 		due++
 		oldest = max(oldest, -row.Seconds)
-		it := &Item{ObjectID: ObjectID{ResourceID: row.ResourceID, Key: row.Key}, Lane: LaneSync, Due: true, Force: !o.clean.Load()}
-		if err := o.queue.push(ctx, it); err != nil {
+		it := &Item{ObjectID: ObjectID{ResourceID: row.ResourceID, Key: row.Key}, Lane: LaneSync, Due: true, Force: !d.orders.clean.Load()}
+		if err := d.queue.push(ctx, it); err != nil {
 			return 0, err
 		}
 	}
@@ -135,88 +140,4 @@ func (o *Owner) enqueueDue(ctx context.Context, seen *horizon) (time.Duration, e
 		return dueAgain, nil
 	}
 	return wait, nil
-}
-
-// probe tries a target that is taken to be down, with growing pauses: by the driver's own check where it has one, else
-// with one object.
-func (o *Owner) probe(ctx context.Context) error {
-	checker, can := o.cfg.Driver.(driver.Checker)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-o.trip:
-		}
-		for o.breaker.isOpen() {
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-time.After(o.breaker.pause()):
-			}
-			switch {
-			case !can:
-				o.queue.allowProbe()
-				signal(o.poke) // there may be nothing in the queue to probe with
-			case o.check(ctx, checker) != nil:
-				o.breaker.failedProbe()
-			default:
-				o.well(ctx, o.breaker.passed)
-			}
-		}
-	}
-}
-
-// check asks the driver whether its target answers. A panic is a no.
-func (o *Owner) check(ctx context.Context, checker driver.Checker) error {
-	ctx, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
-	defer cancel()
-	return o.safely(func() error { return checker.Check(ctx) })
-}
-
-// safely calls the driver. A panic is an error, and logged.
-func (o *Owner) safely(call func() error) error {
-	err := driver.Safely(call)
-	if _, ok := errors.AsType[*driver.PanicError](err); ok {
-		o.cfg.Logger.Error("driver_panicked", "target", o.cfg.Name, "error", err)
-	}
-	return err //nolint:wrapcheck // the driver's
-}
-
-// failed counts a call that the target did not answer, and opens the circuit when there were too many: one fact about
-// the target, not many about its objects.
-func (o *Owner) failed(ctx context.Context, count func() (opened bool), cause error) {
-	o.circuit.Lock()
-	defer o.circuit.Unlock()
-	if !count() {
-		return
-	}
-	o.queue.setPaused(true)
-	o.cfg.Metrics.CircuitOpen.WithLabelValues(o.cfg.Name).Set(1)
-	o.cfg.Logger.Warn("target_down", "target", o.cfg.Name, "error", cause)
-	o.recordCircuit(ctx, clip(cause.Error()))
-	signal(o.trip)
-}
-
-// answered counts an answer of the target; the first one closes the circuit.
-func (o *Owner) answered(ctx context.Context) { o.well(ctx, o.breaker.answered) }
-
-// well counts what speaks for the target, and closes the circuit when that was open.
-func (o *Owner) well(ctx context.Context, count func() (closed bool)) {
-	o.circuit.Lock()
-	defer o.circuit.Unlock()
-	if !count() {
-		return
-	}
-	o.queue.setPaused(false)
-	o.cfg.Metrics.CircuitOpen.WithLabelValues(o.cfg.Name).Set(0)
-	o.cfg.Logger.Info("target_back", "target", o.cfg.Name)
-	o.recordCircuit(ctx, "")
-	signal(o.poke)
-}
-
-func (o *Owner) recordCircuit(ctx context.Context, text string) {
-	err := o.queries.TargetCircuit(ctx, store.TargetCircuitParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Error: text})
-	if err != nil && ctx.Err() == nil {
-		o.cfg.Logger.Warn("circuit_not_recorded", "target", o.cfg.Name, "error", err)
-	}
 }

@@ -31,7 +31,7 @@ func TestTimeOfACallBeginsBeforeTheLookAtTheLease(t *testing.T) {
 	t.Parallel()
 	o, _ := testOwner(t, calls(nil), nil)
 	before := time.Now()
-	ctx, cancel, err := o.mayCall(t.Context(), 1)
+	ctx, cancel, err := o.caller.mayCall(t.Context(), 1)
 	require.NoError(t, err)
 	defer cancel()
 	end, ok := ctx.Deadline()
@@ -52,10 +52,10 @@ func TestCallThatOutlivesItsLeaseIsRemembered(t *testing.T) {
 	group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}}
 	o, _ = testOwner(t, drv, func(c *Config) { c.Grant = lease.NewGrant("eu", 1, c.Instance, 1, 20*time.Millisecond) })
 	require.False(t, o.Overran())
-	o.call(t.Context(), group)
+	o.caller.call(t.Context(), group)
 	require.True(t, o.Overran())
 
 	o, _ = testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Done() }), nil)
-	o.call(t.Context(), group)
+	o.caller.call(t.Context(), group)
 	require.False(t, o.Overran())
 }

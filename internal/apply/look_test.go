@@ -27,12 +27,12 @@ func TestWhatIsRecordedForItsFirstCallIsThereWhenThatBegins(t *testing.T) {
 			it := o.fly(t, "a").item
 			row := wantedRow()
 			row.First = 1
-			o.firsts.recorded(row.First)
-			first := o.look(&desired.Resource{}, it, row, 1, steering{})
-			o.firsts.handedOut()
+			o.dispatcher.firsts.recorded(row.First)
+			first := o.dispatcher.look(&desired.Resource{}, it, row, 1, steering{})
+			o.dispatcher.firsts.handedOut()
 			again := func(row desired.Row, at steering) look {
 				row.Ledger = entry()
-				return o.look(&desired.Resource{}, it, row, 1, at)
+				return o.dispatcher.look(&desired.Resource{}, it, row, 1, at)
 			}
 			require.Equal(t, "apply", verdict(decide(first)))
 			require.Equal(t, "apply", verdict(decide(again(wantedRow(), steering{}))))
@@ -40,14 +40,14 @@ func TestWhatIsRecordedForItsFirstCallIsThereWhenThatBegins(t *testing.T) {
 			require.Equal(t, "gone", verdict(decide(again(wantedRow(), steering{drain: true}))))
 			require.Equal(t, "held by pause, absent", verdict(decide(again(wantedRow(), steering{paused: true}))))
 			first.act = actApply
-			o.callGroup(t.Context(), []look{first})
+			o.caller.callGroup(t.Context(), []look{first})
 			require.Equal(t, []*Item{it}, o.queue.tryTake(1))
 			require.Equal(t, "delete", verdict(decide(again(desired.Row{Key: "a"}, steering{}))))
 			require.Equal(t, "held by pause", verdict(decide(again(wantedRow(), steering{paused: true}))))
-			require.Empty(t, o.firsts.over())
-			o.firsts.settles(it)
-			require.Equal(t, []int64{1}, o.firsts.over())
-			require.Empty(t, o.firsts.left)
+			require.Empty(t, o.dispatcher.firsts.over())
+			o.dispatcher.firsts.settles(it)
+			require.Equal(t, []int64{1}, o.dispatcher.firsts.over())
+			require.Empty(t, o.dispatcher.firsts.left)
 		})
 	}
 }
@@ -94,11 +94,11 @@ func TestWhatIsInHandIsPresentOnceItIsOnRecord(t *testing.T) {
 	db := &inHandDB{}
 	o.queries = store.New(db)
 	a, b := &Item{ObjectID: ObjectID{1, "a"}}, &Item{ObjectID: ObjectID{1, "b"}}
-	o.firsts.recorded(1)
-	o.firsts.takes(a, 1)
-	require.NoError(t, o.recordInHand(t.Context(), []ObjectID{a.ObjectID, b.ObjectID}, brokenFor))
+	o.dispatcher.firsts.recorded(1)
+	o.dispatcher.firsts.takes(a, 1)
+	require.NoError(t, o.settler.recordInHand(t.Context(), []ObjectID{a.ObjectID, b.ObjectID}, brokenFor))
 	require.Equal(t, []bool{true, false}, db.called)
-	o.firsts.settles(a)
-	require.NoError(t, o.recordInHand(t.Context(), []ObjectID{a.ObjectID}, brokenFor))
+	o.dispatcher.firsts.settles(a)
+	require.NoError(t, o.settler.recordInHand(t.Context(), []ObjectID{a.ObjectID}, brokenFor))
 	require.Equal(t, []bool{false}, db.called)
 }

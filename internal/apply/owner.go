@@ -8,13 +8,11 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/time/rate"
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/crash"
@@ -61,73 +59,45 @@ type Observation struct {
 	Lag                   time.Duration // since the change became known; 0 when the sync or a retry asked
 }
 
-// Owner works for one target while this process owns it.
+// Owner works for one target while this process owns it: it makes its parts, starts them, and ends them in order. Each part
+// knows those further down only, and all know the core:
+//
+//	rollout, reader             turns, and the outbox -> queue
+//	dispatcher                  queue -> calls, or results
+//	caller                      calls -> results
+//	settler                     results -> ledger and cursor
+//	parking, circuit, health    deletes that are counted; a target that is down; how it is
+//	retrier                     the ledger -> queue
 type Owner struct {
-	cfg     Config
-	queries *store.Queries
-	rows    store.DBTX // what users' rows are read through
-	queue   *queue
-	tracker *tracker
-	firsts  *firstCalls
-	guard   *guard
-	breaker *breaker
-	circuit sync.Mutex // taken to open or close the circuit: breaker and queue agree about it
-	limiter *rate.Limiter
-	spare   atomic.Int64 // tokens of limiter that were taken for calls that were not made
-	settled chan result
-	know    chan chan error // the ledger is to know what is called for
-	wrote   chan struct{}   // closed when no more results are written
-	calls   [2]chan []look
-	slots   chan struct{} // calls of the sync lane at once
-	poke    chan struct{} // look for due objects now
-	alarm   alarm
-	refused hush          // lines about failed calls
-	trip    chan struct{} // the circuit opened
-	slow    slowdown
-
-	paused   atomic.Bool
-	draining atomic.Bool
-	clean    atomic.Bool
-	overran  atomic.Bool // a call returned after the lease was lost
-	holding  atomic.Bool // it was told that the guard holds deletes
-	pace     pace
-
-	resync func(ctx context.Context, resourceID int32) error
-	start  cursor
-	parked sync.WaitGroup
-
-	// The reader's own.
-	batch   *Run // deletes of the batch being read are parked; nil when they are not
-	brought brought
-	replay  int64 // events up to this revision may have been worked on by a former owner that crashed; 0: there was none
-
-	wantSync chan struct{} // a sync was asked for
-
-	health chan struct{} // an apply waits for the target's health
-
-	reads   int                            // the dispatcher's own: how many objects are read at once
-	looking sync.Mutex                     // held while objects are read and handed out
-	turn    chan struct{}                  // ask whose turn it is in applies
-	closed  atomic.Pointer[map[int64]bool] // operations that are being stopped
-	gates   atomic.Pointer[desired.Gates]  // what the last look at the target knew of applies; nil: there was none
-	later   later                          // operations whose tasks could not be recorded
+	*core
+	retrier    *retrier
+	circuit    *circuit
+	settler    *settler
+	caller     *caller
+	dispatcher *dispatcher
+	parking    *parking
+	reader     *reader
+	rollout    *rollout
+	health     *health
 }
 
 // NewOwner prepares an owner. resync is called when a whole resource must be looked at; it must have recorded the
 // request when it returns.
 func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) error) *Owner {
-	o := &Owner{
-		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: newQueue(cfg.Concurrency), tracker: newTracker(), firsts: newFirstCalls(),
-		breaker: &breaker{timeouts: max(5, cfg.Concurrency)}, settled: make(chan result, settleRows), know: make(chan chan error), wrote: make(chan struct{}),
-		// As long as the window: handing out a call never waits, so sync calls in hand never keep live ones back.
-		calls: [2]chan []look{make(chan []look, windowBound), make(chan []look, windowBound)},
-		slots: make(chan struct{}, max(1, cfg.Concurrency-max(1, cfg.Concurrency/4))),
-		poke:  make(chan struct{}, 1), trip: make(chan struct{}, 1), alarm: alarm{changed: make(chan struct{}, 1)}, wantSync: make(chan struct{}, 1), resync: resync,
-		turn: make(chan struct{}, 1), health: make(chan struct{}, 1), brought: brought{memory: cfg.Memory},
+	c := &core{
+		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: newQueue(cfg.Concurrency),
+		breaker: &breaker{timeouts: max(5, cfg.Concurrency)}, resync: resync, wantSync: make(chan struct{}, 1),
 	}
-	if cfg.Rate > 0 {
-		o.limiter = rate.NewLimiter(rate.Limit(cfg.Rate), max(1, int(cfg.Rate/10)))
-	}
+	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1)}}
+	tracker, firsts, later := newTracker(), newFirstCalls(), &later{added: make(chan struct{}, 1)}
+	o.retrier = &retrier{core: c, alarm: alarm{changed: make(chan struct{}, 1)}, poke: make(chan struct{}, 1)}
+	o.circuit = &circuit{core: c, retrier: o.retrier, trip: make(chan struct{}, 1)}
+	o.settler = newSettler(c, o.retrier, tracker, firsts, later)
+	o.caller = newCaller(c, o.circuit, o.settler)
+	o.dispatcher = &dispatcher{core: c, caller: o.caller, settler: o.settler, firsts: firsts}
+	o.parking = &parking{core: c, retrier: o.retrier}
+	o.reader = &reader{core: c, parking: o.parking, tracker: tracker, brought: brought{memory: cfg.Memory}}
+	o.rollout = &rollout{core: c, parking: o.parking, dispatcher: o.dispatcher, settler: o.settler, later: later, turn: make(chan struct{}, 1)}
 	return o
 }
 
@@ -146,35 +116,35 @@ func (o *Owner) Load(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("count the objects of target %s: %w", o.cfg.Name, err)
 	}
-	if err := o.beginHealth(ctx); err != nil {
+	if err := o.health.begin(ctx); err != nil {
 		return err
 	}
 	if err := o.loadGuard(ctx, objects); err != nil {
 		return err
 	}
-	o.paused.Store(row.Paused)
-	o.draining.Store(row.Draining)
-	o.clean.Store(row.Clean)
+	o.orders.paused.Store(row.Paused)
+	o.orders.draining.Store(row.Draining)
+	o.orders.clean.Store(row.Clean)
 	if !row.Clean {
 		// No former owner has seen a later revision; this process may have seen none yet.
 		latest, err := o.queries.TickLatest(ctx)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("read the newest revision: %w", err)
 		}
-		o.replay = latest.Revision
+		o.reader.replay = latest.Revision
 		if row.CursorRevision == latest.Revision && row.CursorSnapshot != latest.Snapshot { // it was raised to the floor
-			o.replay++
+			o.reader.replay++
 		}
 	}
 	if _, err := o.queries.LedgerTakeOver(ctx, o.cfg.Grant.ID); err != nil {
 		return fmt.Errorf("take over what target %s had in hand: %w", o.cfg.Name, err)
 	}
-	o.recordCircuit(ctx, "") // a former owner's: the first calls will tell
+	o.circuit.record(ctx, "") // a former owner's: the first calls will tell
 	xid, err := strconv.ParseUint(row.BatchXid, 10, 64)
 	if err != nil {
 		return fmt.Errorf("read the cursor of target %s: %w", o.cfg.Name, err)
 	}
-	o.start = cursor{
+	o.reader.start = cursor{
 		base:  outbox.Tick{Revision: row.CursorRevision, Snapshot: row.CursorSnapshot},
 		batch: outbox.Tick{Revision: row.BatchRevision, Snapshot: row.BatchSnapshot},
 		at:    outbox.Position{Xid: xid, Seq: row.BatchSeq},
@@ -182,7 +152,8 @@ func (o *Owner) Load(ctx context.Context) error {
 	if err := o.startDriver(ctx); err != nil {
 		return err
 	}
-	return o.decideParked(ctx, heldByBatch)
+	_, err = o.parking.decide(ctx, heldByBatch)
+	return err
 }
 
 // startDriver tells a driver that wants to know that the target is this process's.
@@ -202,6 +173,19 @@ func (o *Owner) startDriver(ctx context.Context) error {
 		starter.Start(ctx, driver.Home{ID: home.ID, System: home.System, Database: home.Database})
 		return nil
 	})
+	return nil
+}
+
+// loadGuard makes the guard: deletes that former owners let pass within the window count.
+func (o *Owner) loadGuard(ctx context.Context, objects int64) error {
+	o.guard = newGuard(o.cfg.Guard, objects)
+	rows, err := o.queries.GuardPasses(ctx, store.GuardPassesParams{TargetID: o.cfg.Grant.ID, GuardWindow: o.cfg.Guard.Window.Seconds()})
+	if err != nil {
+		return fmt.Errorf("read the latest deletes of target %s: %w", o.cfg.Name, database.Explain(err))
+	}
+	for _, row := range rows {
+		o.guard.remember(time.Duration(row.Age*float64(time.Second)), row.Deletes, row.Objects)
+	}
 	return nil
 }
 
@@ -226,15 +210,15 @@ func (o *Owner) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	source(loop.Read, o.read)
-	source(loop.Due, o.retryDue)
-	source(loop.Due, o.probe)
-	source(loop.Dispatch, o.dispatch)
-	source(loop.Dispatch, o.watchResting)
-	source(loop.Turn, o.takeTurns)
-	source(loop.Health, o.watchHealth)
+	source(loop.Read, o.reader.read)
+	source(loop.Due, o.retrier.retryDue)
+	source(loop.Due, o.circuit.probe)
+	source(loop.Dispatch, o.dispatcher.dispatch)
+	source(loop.Dispatch, o.dispatcher.watchResting)
+	source(loop.Turn, o.rollout.takeTurns)
+	source(loop.Health, o.health.watch)
 	group.Go(func() error {
-		err := newSettler(o).run(work)
+		err := o.settler.run(work)
 		if err != nil && work.Err() == nil {
 			o.part(loop.Settle).Failed(database.Explain(err))
 		}
@@ -245,7 +229,7 @@ func (o *Owner) Run(ctx context.Context) error {
 		workers.Add(1)
 		group.Go(func() error {
 			defer workers.Done()
-			return o.work(work)
+			return o.caller.work(work)
 		})
 	}
 	group.Go(func() error {
@@ -262,11 +246,11 @@ func (o *Owner) Run(ctx context.Context) error {
 			o.cfg.Logger.Info("target_draining", "target", o.cfg.Name)
 		}
 		sources.Wait()
-		close(o.calls[LaneLive])
-		close(o.calls[LaneSync])
+		close(o.caller.calls[LaneLive])
+		close(o.caller.calls[LaneSync])
 		workers.Wait()
-		o.parked.Wait()
-		close(o.settled)
+		o.parking.parked.Wait()
+		close(o.settler.settled)
 		return nil
 	})
 	err := group.Wait()
@@ -277,31 +261,28 @@ func (o *Owner) Run(ctx context.Context) error {
 	return err
 }
 
-// part is where a part of this owner reports its turns.
-func (o *Owner) part(name loop.Name) *loop.Loop { return o.cfg.Loops.Loop(name, o.cfg.Name) }
-
 // Refresh reads what a person may have changed: paused, guard approved, draining, objects to be tried again.
 func (o *Owner) Refresh(ctx context.Context) error {
-	known := o.Gates()
+	known := o.orders.known()
 	unopened, operations := known.Known()
 	row, err := o.queries.TargetSteering(ctx, store.TargetSteeringParams{TargetID: o.cfg.Grant.ID, Since: known.Since, Unopened: unopened, Operations: operations})
 	if err != nil {
 		return fmt.Errorf("read the state of target %s: %w", o.cfg.Name, err)
 	}
-	o.gates.Store(new(desired.NewGates(row.Since, row.Unopened, row.Operations)))
-	o.paused.Store(row.Paused)
-	o.draining.Store(row.Draining)
-	o.clean.Store(row.Clean)
+	o.orders.gates.Store(new(desired.NewGates(row.Since, row.Unopened, row.Operations)))
+	o.orders.paused.Store(row.Paused)
+	o.orders.draining.Store(row.Draining)
+	o.orders.clean.Store(row.Clean)
 	o.cfg.Metrics.GuardHeld.WithLabelValues(o.cfg.Name).Set(float64(row.GuardDeletes))
 	if row.GuardDeletes == 0 {
-		o.holding.Store(false)
+		o.parking.holding.Store(false)
 	}
 	live, sync, flying := o.queue.depth()
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "live").Set(float64(live))
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "sync").Set(float64(sync))
 	o.cfg.Metrics.InFlight.WithLabelValues(o.cfg.Name).Set(float64(flying))
 	if row.Due {
-		signal(o.poke)
+		signal(o.retrier.poke)
 	}
 	o.Turn(len(row.Operations) > 0, row.Health)
 	return o.recordTrouble(ctx, row.Trouble)
@@ -310,17 +291,17 @@ func (o *Owner) Refresh(ctx context.Context) error {
 // Turn tells the owner that there may be something for it to do in an apply, or that one waits for its target's health.
 func (o *Owner) Turn(turn, health bool) {
 	if turn {
-		signal(o.turn)
+		signal(o.rollout.turn)
 	}
 	if health {
-		signal(o.health)
+		signal(o.health.wanted)
 	}
 }
 
 // recordTrouble shows what the driver says of its work beside calls, if that is not what is shown.
 func (o *Owner) recordTrouble(ctx context.Context, shown string) error {
 	troubled, ok := o.cfg.Driver.(driver.Troubled)
-	text := o.slow.trouble()
+	text := o.caller.slow.trouble()
 	if ok {
 		text = cmp.Or(troubleOf(troubled), text)
 	}
@@ -347,26 +328,20 @@ func troubleOf(d driver.Troubled) string {
 }
 
 // Unclean reports whether the last calls of a former owner may have changed what the ledger takes for unchanged.
-func (o *Owner) Unclean() bool { return !o.clean.Load() }
+func (o *Owner) Unclean() bool { return !o.orders.clean.Load() }
 
 // Overran reports whether a call returned after the lease was lost: the process was frozen meanwhile. What it did may
 // have come after what the next owner did.
-func (o *Owner) Overran() bool { return o.overran.Load() }
+func (o *Owner) Overran() bool { return o.caller.overran.Load() }
 
 // Draining reports whether nothing is wanted in the target any more.
-func (o *Owner) Draining() bool { return o.draining.Load() }
+func (o *Owner) Draining() bool { return o.orders.draining.Load() }
 
 // CircuitOpen reports whether the target is taken to be down.
 func (o *Owner) CircuitOpen() bool { return o.breaker.isOpen() }
 
 // WantSync receives a value when this owner has asked for a sync of its target.
 func (o *Owner) WantSync() <-chan struct{} { return o.wantSync }
-
-// awaitReads returns when what is being read is handed out: what is read later is read as of later rows, and orders.
-func (o *Owner) awaitReads() {
-	o.looking.Lock()
-	defer o.looking.Unlock() // a barrier
-}
 
 // Enqueue puts an object on the sync lane, waiting for room; it counts in run until it is settled.
 func (o *Owner) Enqueue(ctx context.Context, id ObjectID, force bool, park bool, run *Run) error {
@@ -382,70 +357,17 @@ func (o *Owner) Enqueue(ctx context.Context, id ObjectID, force bool, park bool,
 	return nil
 }
 
-// loadGuard makes the guard: deletes that former owners let pass within the window count.
-func (o *Owner) loadGuard(ctx context.Context, objects int64) error {
-	o.guard = newGuard(o.cfg.Guard, objects)
-	rows, err := o.queries.GuardPasses(ctx, store.GuardPassesParams{TargetID: o.cfg.Grant.ID, GuardWindow: o.cfg.Guard.Window.Seconds()})
-	if err != nil {
-		return fmt.Errorf("read the latest deletes of target %s: %w", o.cfg.Name, database.Explain(err))
-	}
-	for _, row := range rows {
-		o.guard.remember(time.Duration(row.Age*float64(time.Second)), row.Deletes, row.Objects)
-	}
-	return nil
-}
-
 // DecideParked ends a sync's count of deletes: those that it parked go ahead, or are held for approval. It returns how
 // many are held.
 func (o *Owner) DecideParked(ctx context.Context) (held int64, err error) {
-	return o.decideParkedBy(ctx, heldBySync)
-}
-
-func (o *Owner) decideParked(ctx context.Context, by string) error {
-	_, err := o.decideParkedBy(ctx, by)
-	return err
+	return o.parking.decide(ctx, heldBySync)
 }
 
 // Gates returns what the owner knows of applies.
-func (o *Owner) Gates() desired.Gates {
-	if known := o.gates.Load(); known != nil {
-		return *known
-	}
-	return desired.Gates{}
-}
+func (o *Owner) Gates() desired.Gates { return o.orders.known() }
 
-func (o *Owner) decideParkedBy(ctx context.Context, by string) (held int64, err error) {
-	n, err := o.queries.ParkedCount(ctx, store.ParkedCountParams{TargetID: o.cfg.Grant.ID, ParkedBy: by})
-	if err != nil {
-		return 0, fmt.Errorf("count the deletes of target %s: %w", o.cfg.Name, err)
-	}
-	if n == 0 {
-		return 0, nil
-	}
-	crash.Point(crash.DeletesParked)
-	params := store.ParkedDecideParams{
-		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, ParkedBy: by, Allow: true, GuardWindow: o.cfg.Guard.Window.Seconds(),
-	}
-	if !o.draining.Load() {
-		params.Counted = true
-		params.Allow, params.Objects = o.guard.decide(n)
-	}
-	n, err = o.queries.ParkedDecide(ctx, params)
-	if err != nil {
-		return 0, fmt.Errorf("decide on the deletes of target %s: %w", o.cfg.Name, err)
-	}
-	crash.Point(crash.DeletesDecided)
-	signal(o.poke)
-	if params.Allow {
-		return 0, nil
-	}
-	o.tellHeld(n)
-	return n, nil
-}
-
-// tellHeld says that deletes wait for approval: once, until none waits any more, however many join them.
-func (o *Owner) tellHeld(deletes int64) {
-	if o.holding.CompareAndSwap(false, true) {
-		o.cfg.Logger.Warn("deletes_held", "target", o.cfg.Name, "deletes", deletes, "remedy", fmt.Sprintf("SELECT reconciler.approve('%s')", o.cfg.Name))
-	}
+// KnowCalls returns when the ledger knows every object that is called for on the strength of rows, or orders, of before.
+func (o *Owner) KnowCalls(ctx context.Context) error {
+	o.dispatcher.awaitReads()
+	return o.settler.knowCalls(ctx)
 }

@@ -103,14 +103,14 @@ func TestF83_ProbesAreCalledWhileObjectsRest(t *testing.T) {
 	require.True(t, o.queue.rest(items[0]))
 	o.queue.looked(items[1], false, 0)
 	for range breakerUnreachable {
-		o.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
+		o.circuit.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
 	}
-	o.callGroup(t.Context(), []look{o.look(&desired.Resource{}, items[2], wantedRow(), 1, steering{})})
+	o.caller.callGroup(t.Context(), []look{o.dispatcher.look(&desired.Resource{}, items[2], wantedRow(), 1, steering{})})
 	require.Empty(t, called, "it is no probe")
 	o.queue.allowProbe()
 	probe := o.queue.tryTake(10)
 	require.Equal(t, []string{"called before"}, keysOf(probe))
-	o.callGroup(t.Context(), []look{o.look(&desired.Resource{}, probe[0], wantedRow(), 1, steering{})})
+	o.caller.callGroup(t.Context(), []look{o.dispatcher.look(&desired.Resource{}, probe[0], wantedRow(), 1, steering{})})
 	require.Equal(t, []string{"called before"}, called)
 	require.False(t, o.breaker.isOpen())
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
-	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
@@ -22,21 +20,32 @@ const (
 	gatherFor  = 100 * time.Millisecond
 )
 
+// reader follows the outbox from the target's cursor.
+type reader struct {
+	*core
+	parking *parking
+	tracker *tracker
+	start   cursor
+	batch   *Run // deletes of the batch being read are parked; nil when they are not
+	brought brought
+	replay  int64 // events up to this revision may have been worked on by a former owner that crashed; 0: there was none
+}
+
 // read follows the outbox from the target's cursor and puts what it finds on the live lane. A full queue stops it.
-func (o *Owner) read(ctx context.Context) error {
-	cur := o.start
-	defer o.brought.forget()
+func (r *reader) read(ctx context.Context) error {
+	cur := r.start
+	defer r.brought.forget()
 	for {
-		latest, wake := o.cfg.Feed.Latest()
+		latest, wake := r.cfg.Feed.Latest()
 		if cur.base.Revision == 0 && latest.Revision > 0 {
-			next, err := o.startCursor(ctx, latest)
+			next, err := r.startCursor(ctx, latest)
 			if err != nil {
 				return err
 			}
 			cur = next
 		}
 		if cur.batch.Revision == 0 && !cur.before(latest) {
-			o.part(loop.Read).Succeeded()
+			r.part(loop.Read).Succeeded()
 			select {
 			case <-wake:
 				continue
@@ -47,18 +56,18 @@ func (o *Owner) read(ctx context.Context) error {
 		if cur.batch.Revision == 0 {
 			cur.batch = latest
 		}
-		next, err := o.readPage(ctx, cur)
+		next, err := r.readPage(ctx, cur)
 		if errors.Is(err, outbox.ErrBelowFloor) {
-			o.cfg.Logger.Warn("cursor_below_floor", "target", o.cfg.Name, "revision", cur.base.Revision, "effect", "a full sync makes up for it")
-			o.endBatch(ctx, &o.batch) // what it has parked must not wait for a last page that nobody reads
-			o.brought.forget()
-			next, err = o.raiseCursor(ctx, cur)
+			r.cfg.Logger.Warn("cursor_below_floor", "target", r.cfg.Name, "revision", cur.base.Revision, "effect", "a full sync makes up for it")
+			r.parking.endBatch(ctx, &r.batch) // what it has parked must not wait for a last page that nobody reads
+			r.brought.forget()
+			next, err = r.raiseCursor(ctx, cur)
 		}
 		if err != nil {
 			return err
 		}
 		cur = next
-		o.part(loop.Read).Succeeded()
+		r.part(loop.Read).Succeeded()
 	}
 }
 
@@ -69,42 +78,42 @@ func (c cursor) before(latest outbox.Tick) bool {
 }
 
 // startCursor gives the target its first cursor. What came before it is the work of the sync that is asked for with it.
-func (o *Owner) startCursor(ctx context.Context, tick outbox.Tick) (cursor, error) {
-	err := o.queries.TargetCursorStart(ctx, store.TargetCursorStartParams{
-		TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Revision: tick.Revision, Snapshot: tick.Snapshot,
+func (r *reader) startCursor(ctx context.Context, tick outbox.Tick) (cursor, error) {
+	err := r.queries.TargetCursorStart(ctx, store.TargetCursorStartParams{
+		TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term, Revision: tick.Revision, Snapshot: tick.Snapshot,
 	})
 	if err != nil {
-		return cursor{}, fmt.Errorf("start the cursor of target %s: %w", o.cfg.Name, database.Explain(err))
+		return cursor{}, fmt.Errorf("start the cursor of target %s: %w", r.cfg.Name, database.Explain(err))
 	}
 	crash.Point(crash.CursorStarted)
-	signal(o.wantSync)
+	signal(r.wantSync)
 	return cursor{base: tick}, nil
 }
 
 // raiseCursor goes on below the floor: the sync that is asked for makes up for the changes that retention dropped; those
 // that are left are read, from where the cursor stands. Pages that were read before may still be open, and record a cursor
 // below the floor once more when they are settled; the next page comes after them.
-func (o *Owner) raiseCursor(ctx context.Context, cur cursor) (cursor, error) {
-	revision, err := o.queries.TargetCursorRaise(ctx, store.TargetCursorRaiseParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term})
+func (r *reader) raiseCursor(ctx context.Context, cur cursor) (cursor, error) {
+	revision, err := r.queries.TargetCursorRaise(ctx, store.TargetCursorRaiseParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term})
 	if err != nil {
-		return cursor{}, fmt.Errorf("raise the cursor of target %s to the floor: %w", o.cfg.Name, database.Explain(err))
+		return cursor{}, fmt.Errorf("raise the cursor of target %s to the floor: %w", r.cfg.Name, database.Explain(err))
 	}
-	signal(o.wantSync)
-	if o.replay > 0 {
-		o.replay = max(o.replay, revision+1)
+	signal(r.wantSync)
+	if r.replay > 0 {
+		r.replay = max(r.replay, revision+1)
 	}
 	return cursor{base: outbox.Tick{Revision: revision, Snapshot: cur.base.Snapshot}}, nil
 }
 
 // readPage hands out one page, or several with few events for the target, and returns the place after it.
-func (o *Owner) readPage(ctx context.Context, cur cursor) (cursor, error) {
+func (r *reader) readPage(ctx context.Context, cur cursor) (cursor, error) {
 	next, more, found := cur, true, newFinds()
 	for more && !found.enough(time.Now()) {
-		events, err := o.cfg.Feed.Read(ctx, next.base, next.batch, next.at)
+		events, err := r.cfg.Feed.Read(ctx, next.base, next.batch, next.at)
 		if err != nil {
 			return cur, err
 		}
-		o.collect(events, cur, found)
+		r.collect(events, cur, found)
 		if more = events.More; more {
 			next = cursor{base: cur.base, batch: cur.batch, at: events.Last}
 		} else {
@@ -112,15 +121,14 @@ func (o *Owner) readPage(ctx context.Context, cur cursor) (cursor, error) {
 		}
 	}
 	for resourceID := range found.whole {
-		if err := o.resync(ctx, resourceID); err != nil {
+		if err := r.askSync(ctx, resourceID); err != nil {
 			return cur, err
 		}
-		signal(o.wantSync)
 	}
-	if err := o.countDeletes(ctx, found.items, more, &o.batch); err != nil {
+	if err := r.parking.countDeletes(ctx, found.items, more, &r.batch); err != nil {
 		return cur, err
 	}
-	page, err := o.tracker.open(ctx, next)
+	page, err := r.tracker.open(ctx, next)
 	if err != nil {
 		return cur, err
 	}
@@ -129,137 +137,24 @@ func (o *Owner) readPage(ctx context.Context, cur cursor) (cursor, error) {
 		if i > 0 {
 			crash.Point(crash.HandingOut)
 		}
-		o.tracker.add(page, it.ObjectID)
+		r.tracker.add(page, it.ObjectID)
 		it.pages = []*span{page}
-		if err := o.queue.push(ctx, it); err != nil {
+		if err := r.queue.push(ctx, it); err != nil {
 			return cur, err
 		}
 	}
-	o.tracker.close(page)
+	r.tracker.close(page)
 	if !more {
-		o.endBatch(ctx, &o.batch)
-		o.brought.forget()
+		r.parking.endBatch(ctx, &r.batch)
+		r.brought.forget()
 	}
 	return next, nil
-}
-
-// countDeletes looks ahead at a page that has more objects than deletes may pass: if it would delete too much, none
-// of it is deleted. In a batch of several pages the deletes are parked until the last page has been counted; more: this
-// is not the last, and batch are those that are parked, nil before the first.
-func (o *Owner) countDeletes(ctx context.Context, items []*Item, more bool, batch **Run) error {
-	several := more || *batch != nil
-	if !several && int64(len(items)) <= o.guard.remaining() {
-		return nil
-	}
-	byResource := map[int32][]*Item{}
-	for _, it := range items {
-		byResource[it.ResourceID] = append(byResource[it.ResourceID], it)
-	}
-	var doomed []*Item
-	for id, group := range byResource {
-		found, err := o.doomed(ctx, id, group)
-		if err != nil {
-			return err
-		}
-		doomed = append(doomed, found...)
-	}
-	if len(doomed) == 0 {
-		return nil
-	}
-	holder := heldByGuard
-	if several {
-		holder = heldByBatch
-		if *batch == nil {
-			*batch = &Run{}
-		}
-	} else if int64(len(doomed)) <= o.guard.remaining() {
-		return nil
-	}
-	for _, it := range doomed {
-		it.park = holder
-		if several {
-			(*batch).add()
-			it.runs = append(it.runs, *batch)
-		}
-	}
-	if holder == heldByGuard {
-		o.tellHeld(int64(len(doomed)))
-	}
-	return nil
-}
-
-// doomed returns the objects that a look at them now would delete, without those that are being deleted: these have passed the
-// guard. Of a resource that cannot be read it returns none: rows that cannot be read are no reason to delete, and the
-// dispatcher deals with the resource.
-func (o *Owner) doomed(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
-	resource, err := o.resource(ctx, resourceID)
-	if err != nil || resource == nil {
-		return nil, err
-	}
-	var doomed []*Item
-	// Asked before the ledger is read: of one that landed in between the row is gone.
-	for chunk := range slices.Chunk(o.queue.notDeleted(items), settleRows) {
-		rows, err := o.unwanted(ctx, resource, chunk)
-		if ctx.Err() != nil || database.IsUnavailable(err) {
-			return nil, err
-		}
-		if err != nil {
-			return nil, nil
-		}
-		for _, it := range chunk {
-			row, ok := rows[it.Key]
-			if ok && !row.Wanted && row.Err == nil && row.Ledger != nil && row.Ledger.Present && !row.Ledger.Approved {
-				doomed = append(doomed, it)
-			}
-		}
-	}
-	return doomed, nil
-}
-
-// unwanted reads those objects that no running row asks for, by key. Most are asked for: to see that costs half of what it
-// costs to read one.
-func (o *Owner) unwanted(ctx context.Context, resource *desired.Resource, items []*Item) (map[string]desired.Row, error) {
-	keys := make([]string, len(items))
-	for i, it := range items {
-		keys[i] = it.Key
-	}
-	missing, err := resource.Missing(ctx, o.rows, o.cfg.Name, keys)
-	if err != nil || len(missing) == 0 {
-		return nil, err
-	}
-	rows, err := resource.ReadKnowing(ctx, o.rows, o.cfg.Name, o.cfg.Grant.ID, missing, o.Gates())
-	if err != nil {
-		return nil, err
-	}
-	byKey := make(map[string]desired.Row, len(rows))
-	for i, row := range rows {
-		byKey[missing[i]] = row
-	}
-	return byKey, nil
-}
-
-// endBatch decides on the deletes that a batch of several pages parked, once all of them are recorded. It is not the
-// reader's work to wait for that. A crash before it leaves them parked; Load decides then.
-func (o *Owner) endBatch(ctx context.Context, parked **Run) {
-	batch := *parked
-	if batch == nil {
-		return
-	}
-	*parked = nil
-	o.parked.Go(func() {
-		if err := batch.Wait(ctx); err != nil {
-			return
-		}
-		if err := o.decideParked(context.WithoutCancel(ctx), heldByBatch); err != nil {
-			o.cfg.Logger.Warn("held_deletes_undecided", "target", o.cfg.Name, "error", err)
-		}
-	})
 }
 
 // replays reports whether a batch may hold events that a former owner which crashed has worked on: its last calls may
 // have changed what the ledger takes for unchanged. It read up to replay at most. The batch may end beyond that, when it
 // begins before.
-func (o *Owner) replays(cur cursor) bool { return cur.base.Revision < o.replay }
+func (r *reader) replays(cur cursor) bool { return cur.base.Revision < r.replay }
 
 // finds are what pages of a batch ask of a target.
 type finds struct {
@@ -279,10 +174,10 @@ func (f *finds) enough(now time.Time) bool {
 }
 
 // collect coalesces the events of a page by object, and leaves out those that former pages of the batch have brought.
-func (o *Owner) collect(events *outbox.Page, cur cursor, found *finds) {
+func (r *reader) collect(events *outbox.Page, cur cursor, found *finds) {
 	now := time.Now()
-	long := events.More || len(o.brought.sums) > 0
-	events.For(o.cfg.Name, func(e outbox.Event) {
+	long := events.More || len(r.brought.sums) > 0
+	events.For(r.cfg.Name, func(e outbox.Event) {
 		if e.Whole() {
 			found.whole[e.ResourceID] = true
 			return
@@ -295,8 +190,8 @@ func (o *Owner) collect(events *outbox.Page, cur cursor, found *finds) {
 			return
 		}
 		found.seen[id] = true
-		if !long || !o.brought.again(id) {
-			found.items = append(found.items, &Item{ObjectID: id, Revision: cur.batch.Revision, Since: now, Force: o.replays(cur)})
+		if !long || !r.brought.again(id) {
+			found.items = append(found.items, &Item{ObjectID: id, Revision: cur.batch.Revision, Since: now, Force: r.replays(cur)})
 		}
 	})
 }

@@ -25,8 +25,8 @@ func TestBatchThatACrashedOwnerMayHaveBegunIsReplayed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o, _ := testOwner(t, calls(nil), nil)
-			o.replay = c.replay
-			require.Equal(t, c.want, o.replays(cursor{base: outbox.Tick{Revision: c.from}, batch: outbox.Tick{Revision: c.to}}))
+			o.reader.replay = c.replay
+			require.Equal(t, c.want, o.reader.replays(cursor{base: outbox.Tick{Revision: c.from}, batch: outbox.Tick{Revision: c.to}}))
 		})
 	}
 }

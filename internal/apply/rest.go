@@ -63,21 +63,21 @@ func (q *queue) restingResources() map[int32]bool {
 
 // watchResting looks, while objects rest, whether the applies that have changed them are open. One question for all objects of a
 // resource costs less than to read each of them anew.
-func (o *Owner) watchResting(ctx context.Context) error {
+func (d *dispatcher) watchResting(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-o.queue.rests:
+		case <-d.queue.rests:
 		}
 		pause := openedAgain
-		for resources := o.queue.restingResources(); len(resources) > 0; resources = o.queue.restingResources() {
+		for resources := d.queue.restingResources(); len(resources) > 0; resources = d.queue.restingResources() {
 			select {
 			case <-ctx.Done():
 				return nil
 			case <-time.After(pause):
 			}
-			woken, err := o.wakeOpened(ctx, resources)
+			woken, err := d.wakeOpened(ctx, resources)
 			if err != nil {
 				return err
 			}
@@ -89,35 +89,35 @@ func (o *Owner) watchResting(ctx context.Context) error {
 }
 
 // wakeOpened wakes what rests although its apply is open, and returns how many objects that were.
-func (o *Owner) wakeOpened(ctx context.Context, resources map[int32]bool) (woken int, err error) {
-	known := o.Gates()
+func (d *dispatcher) wakeOpened(ctx context.Context, resources map[int32]bool) (woken int, err error) {
+	known := d.orders.known()
 	applies, _ := known.Known()
 	for id := range resources {
-		unopened, err := o.queries.UnopenedKeys(ctx, store.UnopenedKeysParams{ResourceID: id, Since: known.Since, Known: applies})
+		unopened, err := d.queries.UnopenedKeys(ctx, store.UnopenedKeysParams{ResourceID: id, Since: known.Since, Known: applies})
 		if err != nil {
-			return woken, fmt.Errorf("ask which objects of target %s wait for an apply to be open: %w", o.cfg.Name, database.Explain(err))
+			return woken, fmt.Errorf("ask which objects of target %s wait for an apply to be open: %w", d.cfg.Name, database.Explain(err))
 		}
 		keys := make(map[string]bool, len(unopened.Keys))
 		for _, key := range unopened.Keys {
 			keys[key] = true
 		}
-		woken += o.queue.wake(id, func(key string) bool { return unopened.Everything || keys[key] })
+		woken += d.queue.wake(id, func(key string) bool { return unopened.Everything || keys[key] })
 	}
 	return woken, nil
 }
 
 // putAside has objects rest whose apply is not open. Those for which there is no room in memory wait in the ledger, as what
 // is not settled soon does.
-func (o *Owner) putAside(ctx context.Context, items []*Item) error {
+func (d *dispatcher) putAside(ctx context.Context, items []*Item) error {
 	var ids []ObjectID
 	var left []*Item
 	for _, it := range items {
-		if !o.queue.rest(it) {
+		if !d.queue.rest(it) {
 			ids, left = append(ids, it.ObjectID), append(left, it)
 		}
 	}
-	if err := o.recordInHand(ctx, ids, brokenFor); err != nil {
+	if err := d.settler.recordInHand(ctx, ids, brokenFor); err != nil {
 		return err
 	}
-	return o.settleAll(ctx, left, nil)
+	return d.settler.settleAll(ctx, left, nil)
 }

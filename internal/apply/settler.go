@@ -46,40 +46,49 @@ type result struct {
 // settler writes results and the cursor: the first result after a pause at once, those that follow together. What arrives
 // during a write goes with the next.
 type settler struct {
-	o     *Owner
-	in    chan result
-	wrote time.Time // when results were written last
-	moved time.Time // when the cursor was
-	// late are objects that were recorded as in hand before their result came.
-	late map[ObjectID]bool
+	*core
+	retrier *retrier
+	tracker *tracker
+	firsts  *firstCalls
+	later   *later // operations whose tasks could not be recorded
+	settled chan result
+	know    chan chan error // the ledger is to know what is called for
+	wrote   chan struct{}   // closed when no more results are written
+
+	at    time.Time         // when results were written last
+	moved time.Time         // when the cursor was
+	late  map[ObjectID]bool // objects that were recorded as in hand before their result came
 }
 
-func newSettler(o *Owner) *settler {
-	return &settler{o: o, in: o.settled, late: map[ObjectID]bool{}}
+func newSettler(c *core, retrier *retrier, tracker *tracker, firsts *firstCalls, later *later) *settler {
+	return &settler{
+		core: c, retrier: retrier, tracker: tracker, firsts: firsts, later: later,
+		settled: make(chan result, settleRows), know: make(chan chan error), wrote: make(chan struct{}), late: map[ObjectID]bool{},
+	}
 }
 
 // run writes until its input is closed; then it writes what is left and returns.
 func (s *settler) run(ctx context.Context) error {
-	defer close(s.o.wrote)
+	defer close(s.wrote)
 	// The timer runs while pages are open, however many results arrive meanwhile.
 	timer, armed := time.NewTimer(cursorDelay), true
 	defer timer.Stop()
 	for open := true; open; {
 		var batch []result
 		select {
-		case r, ok := <-s.in:
+		case r, ok := <-s.settled:
 			if open = ok; ok {
 				batch = append(batch, r)
 				s.gather()
 			}
-		case <-s.o.tracker.opened:
+		case <-s.tracker.opened:
 			if !armed {
 				armed = true
 				timer.Reset(cursorDelay)
 			}
 			continue
-		case done := <-s.o.know:
-			err := s.o.recordInHand(ctx, s.o.firsts.open(), inHandFor)
+		case done := <-s.know:
+			err := s.recordInHand(ctx, s.firsts.open(), inHandFor)
 			if done <- err; err != nil {
 				return err
 			}
@@ -91,12 +100,12 @@ func (s *settler) run(ctx context.Context) error {
 			}
 		}
 		batch, open = s.fill(batch, open)
-		s.o.part(loop.Settle).Began()
+		s.part(loop.Settle).Began()
 		if err := s.write(ctx, batch, !open); err != nil {
 			return err
 		}
-		s.o.part(loop.Settle).Succeeded()
-		if !armed && s.o.tracker.busy() {
+		s.part(loop.Settle).Succeeded()
+		if !armed && s.tracker.busy() {
 			armed = true
 			timer.Reset(cursorDelay)
 		}
@@ -107,14 +116,14 @@ func (s *settler) run(ctx context.Context) error {
 // recordLate gives objects that hold the cursor for too long their ledger row. While the target is down nothing settles
 // soon: then the cursor stays and the outbox is the buffer.
 func (s *settler) recordLate(ctx context.Context) error {
-	if s.o.breaker.isOpen() {
+	if s.breaker.isOpen() {
 		return nil
 	}
-	late, release := s.o.tracker.late(time.Now())
+	late, release := s.tracker.late(time.Now())
 	if release == nil {
 		return nil
 	}
-	if err := s.o.recordInHand(ctx, late, inHandFor); err != nil {
+	if err := s.recordInHand(ctx, late, inHandFor); err != nil {
 		return err
 	}
 	crash.Point(crash.LateRecorded)
@@ -126,38 +135,68 @@ func (s *settler) recordLate(ctx context.Context) error {
 }
 
 // recordInHand gives objects their ledger row: pending, to be looked at again after a while.
-func (o *Owner) recordInHand(ctx context.Context, ids []ObjectID, again time.Duration) error {
+func (s *settler) recordInHand(ctx context.Context, ids []ObjectID, again time.Duration) error {
 	for chunk := range slices.Chunk(ids, settleRows) {
-		params := store.LedgerInHandParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, Patience: again}
+		params := store.LedgerInHandParams{TargetID: s.cfg.Grant.ID, Owner: s.cfg.Instance, Term: s.cfg.Grant.Term, Patience: again}
 		for _, id := range chunk {
 			params.ResourceIds = append(params.ResourceIds, id.ResourceID)
 			params.Keys = append(params.Keys, ledgerKey(id.Key))
-			params.Called = append(params.Called, o.firsts.has(id))
+			params.Called = append(params.Called, s.firsts.has(id))
 		}
-		if err := o.queries.LedgerInHand(ctx, params); err != nil {
-			return fmt.Errorf("record what target %s has in hand: %w", o.cfg.Name, database.Explain(err))
+		if err := s.queries.LedgerInHand(ctx, params); err != nil {
+			return fmt.Errorf("record what target %s has in hand: %w", s.cfg.Name, database.Explain(err))
 		}
 	}
 	return nil
 }
 
-// KnowCalls returns when the ledger knows every object that is called for on the strength of rows, or orders, of before.
-func (o *Owner) KnowCalls(ctx context.Context) error {
-	o.awaitReads()
+// knowCalls returns when the ledger knows every object that is called for and was handed out before.
+func (s *settler) knowCalls(ctx context.Context) error {
 	done := make(chan error, 1)
 	select {
-	case o.know <- done: // who writes results does it, so that none is overwritten
+	case s.know <- done: // who writes results does it, so that none is overwritten
 		return <-done
-	case <-o.wrote:
+	case <-s.wrote:
 		return ErrRunCut
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
+// settle hands a result to the settler.
+func (s *settler) settle(ctx context.Context, l look, rec *record) error {
+	r := result{item: l.item, record: rec}
+	r.verdict, r.cause = l.verdict(rec)
+	r.operation = l.operation()
+	if e := l.row.Ledger; e != nil {
+		r.before, r.guarded = e.Present, e.HeldBy != nil && *e.HeldBy == heldByGuard
+	}
+	select {
+	case s.settled <- r:
+		return nil
+	default:
+		signal(s.queue.crowded) // what has come together is a full batch
+	}
+	select {
+	case s.settled <- r:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("record a result of target %s: %w", s.cfg.Name, context.Cause(ctx))
+	}
+}
+
+func (s *settler) settleAll(ctx context.Context, items []*Item, rec *record) error {
+	for _, it := range items {
+		if err := s.settle(ctx, look{item: it}, rec); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // gather lets results come together: until the next write is due, or objects wait for this one.
 func (s *settler) gather() {
-	wait := time.Until(s.wrote.Add(settleEvery))
+	wait := time.Until(s.at.Add(settleEvery))
 	if wait <= 0 {
 		return
 	}
@@ -165,7 +204,7 @@ func (s *settler) gather() {
 	defer due.Stop()
 	select {
 	case <-due.C:
-	case <-s.o.queue.crowded:
+	case <-s.queue.crowded:
 	}
 }
 
@@ -173,7 +212,7 @@ func (s *settler) gather() {
 func (s *settler) fill(batch []result, open bool) ([]result, bool) {
 	for open && len(batch) < settleRows {
 		select {
-		case r, ok := <-s.in:
+		case r, ok := <-s.settled:
 			if !ok {
 				return batch, false
 			}
@@ -188,20 +227,19 @@ func (s *settler) fill(batch []result, open bool) ([]result, bool) {
 // write records a batch. Its pages count as settled before, so that the cursor moves in the same transaction: if that
 // fails, the owner starts again from what the database says. After the last one the cursor stands where it can.
 func (s *settler) write(ctx context.Context, batch []result, last bool) error {
-	o := s.o
-	params := store.SettleParams{TargetID: o.cfg.Grant.ID, Owner: o.cfg.Instance, Term: o.cfg.Grant.Term, GuardWindow: o.cfg.Guard.Window.Seconds()}
-	params.Passed, params.PassedOf = o.guard.write()
+	params := store.SettleParams{TargetID: s.cfg.Grant.ID, Owner: s.cfg.Instance, Term: s.cfg.Grant.Term, GuardWindow: s.cfg.Guard.Window.Seconds()}
+	params.Passed, params.PassedOf = s.guard.write()
 	var tasks taskResults
 	var objects int64
 	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
 	for _, r := range batch {
-		o.tracker.settle(r.item.ObjectID, r.item.pages)
-		o.firsts.settles(r.item)
+		s.tracker.settle(r.item.ObjectID, r.item.pages)
+		s.firsts.settles(r.item)
 		tasks.add(r)
 		if r.record == nil {
 			continue
 		}
-		if s.late[r.item.ObjectID] && o.queue.goesOn(r.item) {
+		if s.late[r.item.ObjectID] && s.queue.goesOn(r.item) {
 			r.record = r.record.inHand()
 		}
 		addRecord(&params, r)
@@ -215,22 +253,22 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	if moved {
 		addCursor(&params, cur)
 	}
-	params.EndedCalls = o.firsts.over()
+	params.EndedCalls = s.firsts.over()
 	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 || params.Passed > 0 || len(params.EndedCalls) > 0 {
 		crash.Point(crash.BeforeSettle)
-		if err := o.record(ctx, params, tasks); err != nil {
-			return fmt.Errorf("record results of target %s: %w", o.cfg.Name, database.Explain(err))
+		if err := s.record(ctx, params, tasks); err != nil {
+			return fmt.Errorf("record results of target %s: %w", s.cfg.Name, database.Explain(err))
 		}
 		crash.Point(crash.AfterSettle)
-		s.wrote = time.Now()
-		o.cfg.Metrics.LedgerWrites.WithLabelValues(o.cfg.Name).Add(float64(rows))
+		s.at = time.Now()
+		s.cfg.Metrics.LedgerWrites.WithLabelValues(s.cfg.Name).Add(float64(rows))
 	}
 	if moved {
-		o.cfg.Metrics.Cursor.WithLabelValues(o.cfg.Name).Set(float64(cur.base.Revision))
+		s.cfg.Metrics.Cursor.WithLabelValues(s.cfg.Name).Set(float64(cur.base.Revision))
 	}
-	o.guard.count(objects)
+	s.guard.count(objects)
 	if soonest >= 0 {
-		o.alarm.set(time.Now().Add(time.Duration(soonest * float64(time.Second))))
+		s.retrier.alarm.set(time.Now().Add(time.Duration(soonest * float64(time.Second))))
 	}
 	return s.finish(ctx, batch)
 }
@@ -241,7 +279,7 @@ func (s *settler) cursor(last bool) (cursor, bool) {
 	if !last && time.Since(s.moved) < cursorEvery {
 		return cursor{}, false
 	}
-	cur, moved := s.o.tracker.take()
+	cur, moved := s.tracker.take()
 	if moved {
 		s.moved = time.Now()
 	}
@@ -265,21 +303,49 @@ func (r *record) inHand() *record {
 // gone by now: a change of a base table between reading the row and writing the ledger could find neither. So are those
 // with nothing to record that were recorded as in hand after they were read: that was too early to see it.
 func (s *settler) finish(ctx context.Context, batch []result) error {
-	vanished, err := s.o.vanished(ctx, batch)
+	vanished, err := s.vanished(ctx, batch)
 	if err != nil {
 		return err
 	}
 	for _, r := range batch {
 		if vanished[r.item.ObjectID] || r.record == nil && s.late[r.item.ObjectID] {
-			_, _ = s.o.queue.tryPush(&Item{ObjectID: r.item.ObjectID}) // has room: it is in flight
+			_, _ = s.queue.tryPush(&Item{ObjectID: r.item.ObjectID}) // has room: it is in flight
 		}
 		delete(s.late, r.item.ObjectID)
-		s.o.queue.done(r.item)
+		s.queue.done(r.item)
 		for _, run := range r.item.runs {
 			run.done(true)
 		}
 	}
 	return nil
+}
+
+// vanished returns the recorded objects of joined resources whose row is gone by now.
+func (s *settler) vanished(ctx context.Context, batch []result) (map[ObjectID]bool, error) {
+	keys := map[int32][]string{}
+	for _, r := range batch {
+		if r.record == nil || r.record.gone || !r.record.wanted {
+			continue
+		}
+		if resource, ok := s.cfg.Catalog.ByID(r.item.ResourceID); ok && resource.Joined() {
+			keys[r.item.ResourceID] = append(keys[r.item.ResourceID], r.item.Key)
+		}
+	}
+	gone := map[ObjectID]bool{}
+	for id, group := range keys {
+		resource, ok := s.cfg.Catalog.ByID(id)
+		if !ok {
+			continue
+		}
+		missing, err := resource.Missing(ctx, s.rows, s.cfg.Name, group)
+		if err != nil && database.IsUnavailable(err) {
+			return nil, err
+		}
+		for _, key := range missing {
+			gone[ObjectID{ResourceID: id, Key: key}] = true
+		}
+	}
+	return gone, nil
 }
 
 // presence is how a result changes the number of objects that the target has.

@@ -19,12 +19,12 @@ func (o *Owner) startSettler(t *testing.T) (ended <-chan error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- newSettler(o).run(ctx) }()
+	go func() { done <- o.settler.run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		elapse(settleEvery)
 		if !o.queue.isStopped() {
-			close(o.settled)
+			close(o.settler.settled)
 		}
 	})
 	return done
@@ -43,7 +43,7 @@ func (o *Owner) fly(t *testing.T, key string, pages ...*span) look {
 
 func (o *Owner) settleDone(t *testing.T, l look) {
 	t.Helper()
-	require.NoError(t, o.settle(t.Context(), l, l.outcome(actApply, driver.Done(), testBackoff)))
+	require.NoError(t, o.settler.settle(t.Context(), l, l.outcome(actApply, driver.Done(), testBackoff)))
 }
 
 // I4: an object whose call takes long holds the cursor for no longer than patience, also when results of others never
@@ -52,8 +52,8 @@ func TestSlowObjectIsRecordedUnderConstantLoad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, db := testOwner(t, calls(nil), nil)
-		page := o.tracker.mustOpen(t, 1, "slow")
-		o.tracker.close(page)
+		page := o.settler.tracker.mustOpen(t, 1, "slow")
+		o.settler.tracker.close(page)
 		o.fly(t, "slow", page)
 		o.startSettler(t)
 		for i := range 300 {
@@ -62,7 +62,7 @@ func TestSlowObjectIsRecordedUnderConstantLoad(t *testing.T) {
 		}
 		synctest.Wait()
 		require.Equal(t, 1, db.count("LedgerInHand"))
-		require.Equal(t, at(1), o.tracker.reach)
+		require.Equal(t, at(1), o.settler.tracker.reach)
 	})
 }
 
@@ -131,14 +131,14 @@ func TestNothingIsRecordedAsInHandWhileTheCircuitIsOpen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, db := testOwner(t, calls(nil), nil)
-		o.tracker.close(o.tracker.mustOpen(t, 1, "slow"))
+		o.settler.tracker.close(o.settler.tracker.mustOpen(t, 1, "slow"))
 		for range breakerUnreachable {
-			o.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
+			o.circuit.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
 		}
 		o.startSettler(t)
 		elapse(time.Minute)
 		require.Zero(t, db.count("LedgerInHand"))
-		o.answered(t.Context())
+		o.circuit.answered(t.Context())
 		elapse(time.Second)
 		require.Equal(t, 1, db.count("LedgerInHand"))
 	})
@@ -153,18 +153,18 @@ func TestCursorIsWrittenWithResultsOrSoonAfter(t *testing.T) {
 		elapse(time.Hour)
 		require.Zero(t, db.count("Settle"))
 
-		o.tracker.close(o.tracker.mustOpen(t, 1))
+		o.settler.tracker.close(o.settler.tracker.mustOpen(t, 1))
 		elapse(cursorDelay)
 		require.Equal(t, 1, db.count("Settle"))
 
-		page := o.tracker.mustOpen(t, 2, "a")
-		o.tracker.close(page)
+		page := o.settler.tracker.mustOpen(t, 2, "a")
+		o.settler.tracker.close(page)
 		elapse(time.Second)
 		require.Equal(t, 1, db.count("Settle"))
 		o.settleDone(t, o.fly(t, "a", page))
 		synctest.Wait()
 		require.Equal(t, 2, db.count("Settle"))
-		_, moved := o.tracker.take()
+		_, moved := o.settler.tracker.take()
 		require.False(t, moved, "it went with the result")
 		elapse(time.Hour)
 		require.Equal(t, 2, db.count("Settle"))
@@ -180,23 +180,23 @@ func TestF94_CursorIsWrittenAFewTimesASecond(t *testing.T) {
 		ended := o.startSettler(t)
 		elapse(time.Hour)
 		for revision := range int64(100) {
-			o.tracker.close(o.tracker.mustOpen(t, revision+1))
+			o.settler.tracker.close(o.settler.tracker.mustOpen(t, revision+1))
 			elapse(10 * time.Millisecond)
 		}
 		require.GreaterOrEqual(t, db.count("Settle"), 4)
 		require.LessOrEqual(t, db.count("Settle"), 6)
 		elapse(cursorEvery + cursorDelay)
 		written := db.count("Settle")
-		_, moved := o.tracker.take()
+		_, moved := o.settler.tracker.take()
 		require.False(t, moved, "the last move is written")
 
 		for revision := range int64(2) {
-			o.tracker.close(o.tracker.mustOpen(t, revision+101))
+			o.settler.tracker.close(o.settler.tracker.mustOpen(t, revision+101))
 			elapse(cursorDelay)
 		}
 		require.Equal(t, written+1, db.count("Settle"), "the second one waits")
 		o.queue.stop()
-		close(o.settled)
+		close(o.settler.settled)
 		require.NoError(t, <-ended)
 		require.Equal(t, written+2, db.count("Settle"), "it waits for nothing at the end")
 	})
@@ -207,15 +207,15 @@ func TestObjectsInHandAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := testOwner(t, calls(nil), nil)
-		page := o.tracker.mustOpen(t, 1, "a", "b")
-		o.tracker.close(page)
+		page := o.settler.tracker.mustOpen(t, 1, "a", "b")
+		o.settler.tracker.close(page)
 		a, b := o.fly(t, "a", page), o.fly(t, "b", page)
 		o.startSettler(t)
 		elapse(patience + time.Second)
 		require.Zero(t, o.guard.objects)
 
 		o.settleDone(t, a)
-		require.NoError(t, o.settle(t.Context(), b, &record{gone: true}))
+		require.NoError(t, o.settler.settle(t.Context(), b, &record{gone: true}))
 		c := o.fly(t, "c")
 		o.settleDone(t, c)
 		elapse(settleEvery)
@@ -229,17 +229,17 @@ func TestObjectInHandWithNothingToRecordIsLookedAtAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := testOwner(t, calls(nil), nil)
-		page := o.tracker.mustOpen(t, 1, "a")
-		o.tracker.close(page)
+		page := o.settler.tracker.mustOpen(t, 1, "a")
+		o.settler.tracker.close(page)
 		a := o.fly(t, "a", page)
 		o.startSettler(t)
 		elapse(patience + time.Second)
-		require.NoError(t, o.settle(t.Context(), a, nil))
+		require.NoError(t, o.settler.settle(t.Context(), a, nil))
 		synctest.Wait()
 		again := o.queue.tryTake(windowMost)
 		require.Len(t, again, 1)
 		require.Equal(t, a.item.ObjectID, again[0].ObjectID)
-		require.NoError(t, o.settle(t.Context(), look{resource: &desired.Resource{}, item: again[0]}, nil))
+		require.NoError(t, o.settler.settle(t.Context(), look{resource: &desired.Resource{}, item: again[0]}, nil))
 		synctest.Wait()
 		require.Empty(t, o.queue.tryTake(windowMost))
 	})
@@ -254,24 +254,24 @@ func TestFailureSetsTheAlarm(t *testing.T) {
 		fail := func(key string, after time.Duration) {
 			l := o.fly(t, key)
 			elapse(settleEvery) // so that it is written at once
-			require.NoError(t, o.settle(t.Context(), l, l.outcome(actApply, driver.RetryAfter(after, errors.New("no")), testBackoff)))
+			require.NoError(t, o.settler.settle(t.Context(), l, l.outcome(actApply, driver.RetryAfter(after, errors.New("no")), testBackoff)))
 			synctest.Wait()
 		}
 		o.settleDone(t, o.fly(t, "good"))
 		synctest.Wait()
-		require.Empty(t, o.alarm.changed)
+		require.Empty(t, o.retrier.alarm.changed)
 		about := func(after time.Duration) {
 			t.Helper()
-			require.InEpsilon(t, float64(after)*(1+jitterFraction/2), float64(o.alarm.remaining()), jitterFraction)
+			require.InEpsilon(t, float64(after)*(1+jitterFraction/2), float64(o.retrier.alarm.remaining()), jitterFraction)
 		}
 		fail("late", time.Hour)
-		require.Len(t, o.alarm.changed, 1)
+		require.Len(t, o.retrier.alarm.changed, 1)
 		about(time.Hour)
 		fail("soon", time.Minute)
 		about(time.Minute)
 		fail("later", 10*time.Minute)
 		about(time.Minute)
-		o.alarm.clear()
+		o.retrier.alarm.clear()
 		fail("next", 2*time.Hour)
 		about(2 * time.Hour)
 	})
@@ -301,15 +301,15 @@ func TestSettlerWritesWhatIsLeftWhenItsInputEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, db := testOwner(t, calls(nil), nil)
-		page := o.tracker.mustOpen(t, 3, "a")
-		o.tracker.close(page)
+		page := o.settler.tracker.mustOpen(t, 3, "a")
+		o.settler.tracker.close(page)
 		l := o.fly(t, "a", page)
 		o.settleDone(t, l)
 		o.queue.stop()
-		close(o.settled)
+		close(o.settler.settled)
 		ended := o.startSettler(t)
 		require.NoError(t, <-ended)
 		require.Equal(t, 1, db.count("Settle"))
-		require.Equal(t, at(3), o.tracker.reach)
+		require.Equal(t, at(3), o.settler.tracker.reach)
 	})
 }

@@ -36,10 +36,10 @@ func TestF85_AnAnswerThatEndsLateIsNoTimeout(t *testing.T) {
 					<-ctx.Done()
 					return c.said
 				}), nil)
-				callCtx, cancel, err := o.mayCall(t.Context(), 1)
+				callCtx, cancel, err := o.caller.mayCall(t.Context(), 1)
 				require.NoError(t, err)
 				defer cancel()
-				require.Equal(t, []driver.Outcome{c.want}, o.call(callCtx, []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}}))
+				require.Equal(t, []driver.Outcome{c.want}, o.caller.call(callCtx, []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}}))
 			})
 		})
 	}
@@ -85,9 +85,9 @@ func TestF86_ATargetThatIsCalledTooOftenIsLeftAlone(t *testing.T) {
 				b.await(1)
 				synctest.Wait()
 				if pause > slowShown {
-					require.Equal(t, "it asks to be called less often (set rate to what it takes): 429", o.slow.trouble())
+					require.Equal(t, "it asks to be called less often (set rate to what it takes): 429", o.caller.slow.trouble())
 				} else {
-					require.Empty(t, o.slow.trouble())
+					require.Empty(t, o.caller.slow.trouble())
 				}
 				b.await(objects - 1)
 				require.Len(t, at, objects)
@@ -95,7 +95,7 @@ func TestF86_ATargetThatIsCalledTooOftenIsLeftAlone(t *testing.T) {
 				require.GreaterOrEqual(t, at[1], pause)
 				require.Less(t, at[objects-1], pause+2*time.Second)
 				elapse(2 * slowShown)
-				require.Empty(t, o.slow.trouble())
+				require.Empty(t, o.caller.slow.trouble())
 			})
 		})
 	}

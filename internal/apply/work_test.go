@@ -12,8 +12,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgreconciler/reconciler/internal/desired"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/pgreconciler/reconciler/internal/desired"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
@@ -31,22 +32,22 @@ func (o *Owner) startBench(t *testing.T) *bench {
 	b := &bench{Owner: o, settled: make(chan result, 100_000)}
 	var group errgroup.Group
 	for range o.cfg.Concurrency {
-		group.Go(func() error { return o.work(ctx) })
+		group.Go(func() error { return o.caller.work(ctx) })
 	}
 	group.Go(func() error {
 		for {
 			items, err := o.queue.take(ctx, windowMost)
 			if err != nil {
-				close(o.calls[LaneLive])
-				close(o.calls[LaneSync])
+				close(o.caller.calls[LaneLive])
+				close(o.caller.calls[LaneSync])
 				return nil
 			}
 			var looks [2][]look
 			for _, it := range items {
-				l := look{resource: &desired.Resource{}, item: it, row: wantedRow(), paused: o.paused.Load(), readAt: time.Now(), act: actApply}
+				l := look{resource: &desired.Resource{}, item: it, row: wantedRow(), paused: o.orders.paused.Load(), readAt: time.Now(), act: actApply}
 				looks[it.Lane] = append(looks[it.Lane], l)
 			}
-			if err := o.hand(ctx, looks); err != nil {
+			if err := o.dispatcher.hand(ctx, looks); err != nil {
 				return err
 			}
 		}
@@ -54,7 +55,7 @@ func (o *Owner) startBench(t *testing.T) *bench {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for r := range o.settled {
+		for r := range o.settler.settled {
 			o.queue.done(r.item)
 			b.settled <- r
 		}
@@ -62,7 +63,7 @@ func (o *Owner) startBench(t *testing.T) *bench {
 	t.Cleanup(func() {
 		cancel()
 		_ = group.Wait()
-		close(o.settled)
+		close(o.settler.settled)
 		<-done
 	})
 	return b
@@ -170,8 +171,8 @@ func TestPauseStopsCallsThatWereHandedOut(t *testing.T) {
 		group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
 		o.queue.add(t, group[0].item)
 		o.queue.tryTake(1)
-		o.paused.Store(true)
-		o.callGroup(t.Context(), group)
+		o.orders.paused.Store(true)
+		o.caller.callGroup(t.Context(), group)
 		require.Zero(t, called.Load())
 		live, _, flying := o.queue.depth()
 		require.Equal(t, []int{1, 0}, []int{live, flying}, "it is looked at once more")
@@ -187,7 +188,7 @@ func TestOldRowIsReadAgainBeforeItsCall(t *testing.T) {
 		o.queue.add(t, group[0].item)
 		o.queue.tryTake(1)
 		elapse(staleAfter + time.Nanosecond)
-		o.callGroup(t.Context(), group)
+		o.caller.callGroup(t.Context(), group)
 		live, _, flying := o.queue.depth()
 		require.Equal(t, []int{1, 0}, []int{live, flying})
 	})
@@ -231,10 +232,10 @@ func TestCircuitAndQueueAgree(t *testing.T) {
 		o, _ := testOwner(t, calls(nil), nil)
 		var wg sync.WaitGroup
 		for range 3 {
-			wg.Go(func() { o.failed(t.Context(), o.breaker.unreached, errors.New("refused")) })
+			wg.Go(func() { o.circuit.failed(t.Context(), o.breaker.unreached, errors.New("refused")) })
 		}
 		for range 3 {
-			wg.Go(func() { o.answered(t.Context()) })
+			wg.Go(func() { o.circuit.answered(t.Context()) })
 		}
 		wg.Wait()
 		require.Equal(t, o.breaker.isOpen(), o.queue.paused)
@@ -246,12 +247,12 @@ func TestPanicsOfADriverAreFailures(t *testing.T) {
 	t.Parallel()
 	o, _ := testOwner(t, checkedPanic{calls(func(context.Context, driver.Ref) driver.Outcome { panic("boom") })}, nil)
 	group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}}
-	out := o.call(t.Context(), group)
+	out := o.caller.call(t.Context(), group)
 	require.Len(t, out, 1)
 	require.Equal(t, driver.VerdictBackoff, out[0].Verdict)
 	require.ErrorContains(t, out[0].Err, "the driver panicked: boom\n")
 	require.ErrorContains(t, out[0].Err, "work_test.go")
-	require.ErrorContains(t, o.check(t.Context(), o.cfg.Driver.(driver.Checker)), "the driver panicked: check\n")
+	require.ErrorContains(t, o.circuit.check(t.Context(), o.cfg.Driver.(driver.Checker)), "the driver panicked: check\n")
 }
 
 type checkedPanic struct{ driver.Driver }
@@ -263,7 +264,7 @@ func TestBatchWithMissingOutcomesFails(t *testing.T) {
 	t.Parallel()
 	o, _ := testOwner(t, batching{outcomes: 1}, nil)
 	group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), act: actApply}, {resource: &desired.Resource{}, item: liveItem("b"), row: wantedRow(), act: actApply}}
-	for _, out := range o.call(t.Context(), group) {
+	for _, out := range o.caller.call(t.Context(), group) {
 		require.EqualError(t, out.Err, "the driver gave 1 outcomes for 2 objects")
 		require.Equal(t, driver.VerdictBackoff, out.Verdict)
 	}
@@ -291,7 +292,7 @@ func TestCallsAreGroupedForDriversThatTakeMany(t *testing.T) {
 	}
 	sizes := func(o *Owner, looks []look) map[int]int {
 		n := map[int]int{}
-		for _, group := range o.groups(looks) {
+		for _, group := range o.dispatcher.groups(looks) {
 			n[len(group)]++
 		}
 		return n

@@ -1,0 +1,89 @@
+package apply
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+// core is what the parts of an Owner share: what it was made with, the objects that wait or are in flight, what counts for the
+// target as a whole, and what a person has ordered.
+type core struct {
+	cfg      Config
+	queries  *store.Queries
+	rows     store.DBTX // what users' rows are read through
+	queue    *queue
+	guard    *guard
+	breaker  *breaker
+	orders   orders
+	resync   func(ctx context.Context, resourceID int32) error
+	wantSync chan struct{} // a sync was asked for
+}
+
+// orders are what a person has ordered for the target, and what is known of the applies that it takes part in.
+type orders struct {
+	paused   atomic.Bool
+	draining atomic.Bool
+	clean    atomic.Bool
+	gates    atomic.Pointer[desired.Gates]  // what the last look at the target knew of applies; nil: there was none
+	closed   atomic.Pointer[map[int64]bool] // operations that are being stopped
+}
+
+// steering is what a person has ordered for the whole target.
+type steering struct{ paused, drain bool }
+
+func (o *orders) steering() steering {
+	return steering{paused: o.paused.Load(), drain: o.draining.Load()}
+}
+
+// closing reports whether an operation is being stopped.
+func (o *orders) closing(operation int64) bool {
+	closed := o.closed.Load()
+	return closed != nil && operation != 0 && (*closed)[operation]
+}
+
+// known returns what is known of applies.
+func (o *orders) known() desired.Gates {
+	if known := o.gates.Load(); known != nil {
+		return *known
+	}
+	return desired.Gates{}
+}
+
+// askSync has a whole resource looked at.
+func (c *core) askSync(ctx context.Context, resourceID int32) error {
+	if err := c.resync(ctx, resourceID); err != nil {
+		return err
+	}
+	signal(c.wantSync)
+	return nil
+}
+
+// part is where a part of this owner reports its turns.
+func (c *core) part(name loop.Name) *loop.Loop { return c.cfg.Loops.Loop(name, c.cfg.Name) }
+
+// resource finds a definition, reading the catalog again when it is new. It returns nil when there is none.
+func (c *core) resource(ctx context.Context, id int32) (*desired.Resource, error) {
+	if r, ok := c.cfg.Catalog.ByID(id); ok {
+		return r, nil
+	}
+	if _, err := c.cfg.Catalog.Reload(ctx, c.cfg.Pool); err != nil {
+		return nil, err
+	}
+	r, _ := c.cfg.Catalog.ByID(id)
+	return r, nil
+}
+
+// safely calls the driver. A panic is an error, and logged.
+func (c *core) safely(call func() error) error {
+	err := driver.Safely(call)
+	if _, ok := errors.AsType[*driver.PanicError](err); ok {
+		c.cfg.Logger.Error("driver_panicked", "target", c.cfg.Name, "error", err)
+	}
+	return err //nolint:wrapcheck // the driver's
+}

@@ -1,0 +1,177 @@
+package apply
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/store"
+)
+
+const (
+	// laterAgain is the pause after which tasks are recorded that could not be, because somebody held their apply.
+	laterAgain = time.Second
+	// lockNotAvailable is the SQLSTATE of a lock that was not to be had in time.
+	lockNotAvailable = "55P03"
+)
+
+// What a task comes to; values of reconciler.settle_tasks().
+const (
+	verdictDone    = "done"
+	verdictFailed  = "failed"  // for good
+	verdictAttempt = "attempt" // it will be tried again, if its operation has attempts left
+)
+
+// operation is the one that what is done about the object belongs to; 0: none, or one whose gate is closed.
+func (l look) operation() int64 {
+	if l.row.Task == nil || !l.row.Task.Open {
+		return 0
+	}
+	return l.row.Task.Operation
+}
+
+// verdict says what a look at an object means for the task that governs it: the one that was read with the row, so that
+// a task of a later change is not taken for done.
+func (l look) verdict(rec *record) (verdict, cause string) {
+	if l.row.Task == nil || !l.row.Task.Open {
+		return "", ""
+	}
+	e := l.row.Ledger
+	switch {
+	case rec != nil && rec.gone, rec == nil && e == nil:
+		return verdictDone, ""
+	case rec != nil && rec.state == desired.Applied, rec == nil && e.State == desired.Applied:
+		return verdictDone, ""
+	case rec != nil && rec.state == desired.Blocked:
+		return verdictFailed, rec.err
+	case rec == nil && e.State == desired.Blocked:
+		if e.LastError != nil {
+			cause = *e.LastError
+		}
+		return verdictFailed, cause
+	case rec != nil && rec.state == desired.Failing && rec.called:
+		return verdictAttempt, rec.err
+	}
+	return "", ""
+}
+
+// taskResults are what came of objects that a task governs.
+type taskResults struct {
+	operations     []int64
+	resources      []int32
+	keys           []string
+	verdicts, errs []string
+}
+
+func (t *taskResults) add(r result) {
+	if r.verdict == "" {
+		return
+	}
+	t.operations = append(t.operations, r.operation)
+	t.resources = append(t.resources, r.item.ResourceID)
+	t.keys = append(t.keys, r.item.Key)
+	t.verdicts = append(t.verdicts, r.verdict)
+	t.errs = append(t.errs, r.cause)
+}
+
+// without returns the results but for those of some operations.
+func (t taskResults) without(operations map[int64]time.Time) (rest taskResults) {
+	for i, operation := range t.operations {
+		if _, is := operations[operation]; is {
+			continue
+		}
+		rest.operations = append(rest.operations, operation)
+		rest.resources = append(rest.resources, t.resources[i])
+		rest.keys = append(rest.keys, t.keys[i])
+		rest.verdicts = append(rest.verdicts, t.verdicts[i])
+		rest.errs = append(rest.errs, t.errs[i])
+	}
+	return rest
+}
+
+// later are operations whose tasks are not recorded for a while, because somebody holds their apply: a person, in an open
+// transaction. The target goes on without them. Their objects are looked at again then, and found as they should be.
+type later struct {
+	added chan struct{} // receives a value when there are some
+
+	mu    sync.Mutex
+	until map[int64]time.Time
+}
+
+// rest takes away the results that are not recorded now.
+func (l *later) rest(t taskResults) taskResults {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.until) == 0 {
+		return t
+	}
+	return t.without(l.until)
+}
+
+func (l *later) add(operations []int64, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.until == nil {
+		l.until = map[int64]time.Time{}
+	}
+	for _, operation := range operations {
+		l.until[operation] = until
+	}
+	signal(l.added)
+}
+
+// due takes out the operations whose time has come, and says in which time the next one's comes; a negative one: never.
+func (l *later) due(now time.Time) (operations []int64, next time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	next = -1
+	for operation, until := range l.until {
+		wait := until.Sub(now)
+		switch {
+		case wait <= 0:
+			operations = append(operations, operation)
+			delete(l.until, operation)
+		case next < 0 || wait < next:
+			next = wait
+		}
+	}
+	slices.Sort(operations)
+	return operations, next
+}
+
+// record writes results, and what they mean for applies, in one statement. Most have no meaning for any.
+func (s *settler) record(ctx context.Context, p store.SettleParams, tasks taskResults) error {
+	tasks = s.later.rest(tasks)
+	if len(tasks.keys) == 0 {
+		return s.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
+	}
+	err := s.settleTasks(ctx, p, tasks)
+	if database.Code(err) == lockNotAvailable {
+		s.later.add(tasks.operations, time.Now().Add(laterAgain))
+		return s.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
+	}
+	return err
+}
+
+func (s *settler) settleTasks(ctx context.Context, p store.SettleParams, tasks taskResults) error {
+	came, err := s.queries.SettleTasks(ctx, store.SettleTasksParams{
+		TargetID: p.TargetID, Owner: p.Owner, Term: p.Term,
+		ResourceIds: p.ResourceIds, Keys: p.Keys, States: p.States, Wanted: p.Wanted, Present: p.Present, DesiredRevisions: p.DesiredRevisions,
+		AppliedRevisions: p.AppliedRevisions, AppliedHashes: p.AppliedHashes, FailedHashes: p.FailedHashes, Attempts: p.Attempts, Errors: p.Errors,
+		HeldBy: p.HeldBy, Approved: p.Approved, Delays: p.Delays, Called: p.Called, Matches: p.Matches, Generations: p.Generations, GoneResourceIds: p.GoneResourceIds, GoneKeys: p.GoneKeys,
+		CursorRevision: p.CursorRevision, CursorSnapshot: p.CursorSnapshot, BatchRevision: p.BatchRevision, BatchSnapshot: p.BatchSnapshot, BatchXid: p.BatchXid,
+		BatchSeq: p.BatchSeq, CountGuard: p.CountGuard, Passed: p.Passed, PassedOf: p.PassedOf, GuardWindow: p.GuardWindow, EndedCalls: p.EndedCalls,
+		TaskOperationIds: tasks.operations, TaskResourceIds: tasks.resources, TaskKeys: tasks.keys, TaskVerdicts: tasks.verdicts, TaskErrors: tasks.errs,
+	})
+	if err != nil {
+		return err //nolint:wrapcheck // by the caller
+	}
+	crash.Point(crash.TasksRecorded)
+	s.cfg.Metrics.ApplyTasks.WithLabelValues(s.cfg.Name, "completed").Add(float64(came.Completed))
+	s.cfg.Metrics.ApplyTasks.WithLabelValues(s.cfg.Name, "failed").Add(float64(came.Failed))
+	return nil
+}
