@@ -3,7 +3,9 @@ package apply
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
@@ -87,3 +89,8 @@ func (c *core) safely(call func() error) error {
 	}
 	return err //nolint:wrapcheck // the driver's
 }
+
+// timeoutError is that of a call that was not answered in time.
+type timeoutError struct{ after time.Duration }
+
+func (e *timeoutError) Error() string { return fmt.Sprintf("timed out after %s", e.after) }

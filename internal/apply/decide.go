@@ -3,7 +3,6 @@ package apply
 import (
 	"bytes"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
@@ -27,9 +26,6 @@ const (
 	heldBySync  = "sync"  // parked while a sync counts its tombstones
 	heldByGate  = "gate"  // its target waits for its turn in an apply
 )
-
-// maxErrorBytes bounds an error's text in the ledger.
-const maxErrorBytes = 4096
 
 // record is what the ledger is to say about an object. A gone record removes the ledger's row.
 type record struct {
@@ -252,21 +248,4 @@ func (l look) outcome(act action, out driver.Outcome, backoff Backoff) *record {
 		r.state, r.delay = desired.Failing, jittered(backoff.Pause(int(r.attempts))).Seconds()
 	}
 	return &r
-}
-
-// clip bounds an error's text and keeps it valid UTF-8 without NUL, which PostgreSQL cannot store.
-func clip(text string) string {
-	clean := make([]rune, 0, min(len(text), maxErrorBytes))
-	size := 0
-	for _, c := range text {
-		if c == 0 {
-			c = utf8.RuneError
-		}
-		size += utf8.RuneLen(c)
-		if size > maxErrorBytes {
-			break
-		}
-		clean = append(clean, c)
-	}
-	return string(clean)
 }

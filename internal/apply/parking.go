@@ -13,6 +13,9 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
+// countRows is how many objects are read at once to count deletes.
+const countRows = 1000
+
 // parking holds deletes back until those of their batch, sync or operation have been counted: all of them pass the guard, or none.
 type parking struct {
 	*core
@@ -76,7 +79,7 @@ func (p *parking) doomed(ctx context.Context, resourceID int32, items []*Item) (
 	}
 	var doomed []*Item
 	// Asked before the ledger is read: of one that landed in between the row is gone.
-	for chunk := range slices.Chunk(p.queue.notDeleted(items), settleRows) {
+	for chunk := range slices.Chunk(p.queue.notDeleted(items), countRows) {
 		rows, err := p.unwanted(ctx, resource, chunk)
 		if ctx.Err() != nil || database.IsUnavailable(err) {
 			return nil, err

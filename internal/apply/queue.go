@@ -22,12 +22,6 @@ const (
 	queueRows = 8192
 )
 
-// ObjectID names an object of the queue's target.
-type ObjectID struct {
-	ResourceID int32
-	Key        string
-}
-
 // Item is an object to look at.
 type Item struct {
 	ObjectID
@@ -107,13 +101,6 @@ func newQueue(window int) *queue {
 	return &queue{
 		waiting: map[ObjectID]*Item{}, flying: map[ObjectID]*flight{}, resting: map[ObjectID]*Item{}, window: window, share: [2]float64{1, 1},
 		room: make(chan struct{}), ready: make(chan struct{}, 1), crowded: make(chan struct{}, 1), rests: make(chan struct{}, 1),
-	}
-}
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 

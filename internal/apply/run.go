@@ -58,3 +58,11 @@ func (r *Run) Wait(ctx context.Context) error {
 		}
 	}
 }
+
+// signal sends a value unless one waits already.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

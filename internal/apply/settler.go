@@ -20,8 +20,6 @@ const (
 	// settleEvery is how often the ledger is written, unless objects wait for what is written: a write costs as much as
 	// many of its rows, and its processor time is the writers' too.
 	settleEvery = 5 * time.Millisecond
-	// patience is how long an object may hold the cursor.
-	patience = 2 * time.Second
 	// inHandFor is when an object that was in hand for so long is looked at once more.
 	inHandFor = 30 * time.Second
 	// cursorDelay is how long a move of the cursor waits for results to go with it.
@@ -30,18 +28,6 @@ const (
 	// what a crash has read again for it costs a look.
 	cursorEvery = 200 * time.Millisecond
 )
-
-// result is an object that was looked at.
-type result struct {
-	item    *Item
-	record  *record // nil: nothing to write
-	before  bool    // the ledger said that the target has it
-	guarded bool    // the ledger said that the guard holds its delete
-
-	operation int64  // of the task that governed it when it was read; 0: there was none
-	verdict   string // what the task comes to; "": nothing yet
-	cause     string // why it failed
-}
 
 // settler writes results and the cursor: the first result after a pause at once, those that follow together. What arrives
 // during a write goes with the next.
@@ -271,6 +257,39 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 		s.retrier.alarm.set(time.Now().Add(time.Duration(soonest * float64(time.Second))))
 	}
 	return s.finish(ctx, batch)
+}
+
+// record writes results, and what they mean for applies, in one statement. Most have no meaning for any.
+func (s *settler) record(ctx context.Context, p store.SettleParams, tasks taskResults) error {
+	tasks = s.later.rest(tasks)
+	if len(tasks.keys) == 0 {
+		return s.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
+	}
+	err := s.settleTasks(ctx, p, tasks)
+	if database.Code(err) == lockNotAvailable {
+		s.later.add(tasks.operations, time.Now().Add(laterAgain))
+		return s.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
+	}
+	return err
+}
+
+func (s *settler) settleTasks(ctx context.Context, p store.SettleParams, tasks taskResults) error {
+	came, err := s.queries.SettleTasks(ctx, store.SettleTasksParams{
+		TargetID: p.TargetID, Owner: p.Owner, Term: p.Term,
+		ResourceIds: p.ResourceIds, Keys: p.Keys, States: p.States, Wanted: p.Wanted, Present: p.Present, DesiredRevisions: p.DesiredRevisions,
+		AppliedRevisions: p.AppliedRevisions, AppliedHashes: p.AppliedHashes, FailedHashes: p.FailedHashes, Attempts: p.Attempts, Errors: p.Errors,
+		HeldBy: p.HeldBy, Approved: p.Approved, Delays: p.Delays, Called: p.Called, Matches: p.Matches, Generations: p.Generations, GoneResourceIds: p.GoneResourceIds, GoneKeys: p.GoneKeys,
+		CursorRevision: p.CursorRevision, CursorSnapshot: p.CursorSnapshot, BatchRevision: p.BatchRevision, BatchSnapshot: p.BatchSnapshot, BatchXid: p.BatchXid,
+		BatchSeq: p.BatchSeq, CountGuard: p.CountGuard, Passed: p.Passed, PassedOf: p.PassedOf, GuardWindow: p.GuardWindow, EndedCalls: p.EndedCalls,
+		TaskOperationIds: tasks.operations, TaskResourceIds: tasks.resources, TaskKeys: tasks.keys, TaskVerdicts: tasks.verdicts, TaskErrors: tasks.errs,
+	})
+	if err != nil {
+		return err //nolint:wrapcheck // by the caller
+	}
+	crash.Point(crash.TasksRecorded)
+	s.cfg.Metrics.ApplyTasks.WithLabelValues(s.cfg.Name, "completed").Add(float64(came.Completed))
+	s.cfg.Metrics.ApplyTasks.WithLabelValues(s.cfg.Name, "failed").Add(float64(came.Failed))
+	return nil
 }
 
 // cursor returns the cursor when it is to be written: after a pause at once, then every cursorEvery. Until it is taken the

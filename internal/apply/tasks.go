@@ -1,15 +1,11 @@
 package apply
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/pgreconciler/reconciler/internal/crash"
-	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
-	"github.com/pgreconciler/reconciler/internal/store"
 )
 
 const (
@@ -57,6 +53,18 @@ func (l look) verdict(rec *record) (verdict, cause string) {
 		return verdictAttempt, rec.err
 	}
 	return "", ""
+}
+
+// result is an object that was looked at.
+type result struct {
+	item    *Item
+	record  *record // nil: nothing to write
+	before  bool    // the ledger said that the target has it
+	guarded bool    // the ledger said that the guard holds its delete
+
+	operation int64  // of the task that governed it when it was read; 0: there was none
+	verdict   string // what the task comes to; "": nothing yet
+	cause     string // why it failed
 }
 
 // taskResults are what came of objects that a task governs.
@@ -141,37 +149,4 @@ func (l *later) due(now time.Time) (operations []int64, next time.Duration) {
 	}
 	slices.Sort(operations)
 	return operations, next
-}
-
-// record writes results, and what they mean for applies, in one statement. Most have no meaning for any.
-func (s *settler) record(ctx context.Context, p store.SettleParams, tasks taskResults) error {
-	tasks = s.later.rest(tasks)
-	if len(tasks.keys) == 0 {
-		return s.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
-	}
-	err := s.settleTasks(ctx, p, tasks)
-	if database.Code(err) == lockNotAvailable {
-		s.later.add(tasks.operations, time.Now().Add(laterAgain))
-		return s.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
-	}
-	return err
-}
-
-func (s *settler) settleTasks(ctx context.Context, p store.SettleParams, tasks taskResults) error {
-	came, err := s.queries.SettleTasks(ctx, store.SettleTasksParams{
-		TargetID: p.TargetID, Owner: p.Owner, Term: p.Term,
-		ResourceIds: p.ResourceIds, Keys: p.Keys, States: p.States, Wanted: p.Wanted, Present: p.Present, DesiredRevisions: p.DesiredRevisions,
-		AppliedRevisions: p.AppliedRevisions, AppliedHashes: p.AppliedHashes, FailedHashes: p.FailedHashes, Attempts: p.Attempts, Errors: p.Errors,
-		HeldBy: p.HeldBy, Approved: p.Approved, Delays: p.Delays, Called: p.Called, Matches: p.Matches, Generations: p.Generations, GoneResourceIds: p.GoneResourceIds, GoneKeys: p.GoneKeys,
-		CursorRevision: p.CursorRevision, CursorSnapshot: p.CursorSnapshot, BatchRevision: p.BatchRevision, BatchSnapshot: p.BatchSnapshot, BatchXid: p.BatchXid,
-		BatchSeq: p.BatchSeq, CountGuard: p.CountGuard, Passed: p.Passed, PassedOf: p.PassedOf, GuardWindow: p.GuardWindow, EndedCalls: p.EndedCalls,
-		TaskOperationIds: tasks.operations, TaskResourceIds: tasks.resources, TaskKeys: tasks.keys, TaskVerdicts: tasks.verdicts, TaskErrors: tasks.errs,
-	})
-	if err != nil {
-		return err //nolint:wrapcheck // by the caller
-	}
-	crash.Point(crash.TasksRecorded)
-	s.cfg.Metrics.ApplyTasks.WithLabelValues(s.cfg.Name, "completed").Add(float64(came.Completed))
-	s.cfg.Metrics.ApplyTasks.WithLabelValues(s.cfg.Name, "failed").Add(float64(came.Failed))
-	return nil
 }

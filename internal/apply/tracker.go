@@ -27,7 +27,9 @@ const (
 	// Pages and objects that may be open at once. Changes of objects that wait already take no room in the queue, so
 	// the queue alone would not stop the reading of them.
 	openPages   = 1000
-	openObjects = 4 * queueRows
+	openObjects = 32_768
+	// patience is how long an object may hold the cursor.
+	patience = 2 * time.Second
 )
 
 // tracker knows how far the cursor may move: to the end of the last page before which every object is recorded.

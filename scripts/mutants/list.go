@@ -17,7 +17,7 @@ const (
 	settlerFile = "internal/apply/settler.go"
 	trackerFile = "internal/apply/tracker.go"
 	guardFile   = "internal/apply/guard.go"
-	workFile    = "internal/apply/work.go"
+	callerFile  = "internal/apply/caller.go"
 	tickerFile  = "internal/outbox/ticker.go"
 	scanFile    = "internal/sync/scan.go"
 	syncRunFile = "internal/sync/run.go"
@@ -64,7 +64,7 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "takeover-forces-nothing", Guards: "I1", Removed: "after a crash the former owner's last events force calls and deletes",
-		Edits:   []Edit{{readerFile, "{ return cur.base.Revision < o.replay }", "{ return cur.base.Revision < o.replay && false }"}},
+		Edits:   []Edit{{readerFile, "{ return cur.base.Revision < r.replay }", "{ return cur.base.Revision < r.replay && false }"}},
 		Package: serverTests, Run: "^TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow$",
 	},
 	{
@@ -96,14 +96,14 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "old-rows-called", Guards: "I3", Removed: "a row that was read long ago is read again before its call",
-		Edits:   []Edit{{workFile, " || time.Since(l.readAt) > staleAfter || ", " || "}},
+		Edits:   []Edit{{callerFile, " || time.Since(l.readAt) > staleAfter || ", " || "}},
 		Package: applyTests, Run: "^TestOldRowIsReadAgainBeforeItsCall$",
 	},
 
 	// I4: one bad object hurts itself only.
 	{
 		Name: "slow-holds-cursor", Guards: "I4", Removed: "slow objects do not hold the cursor for long",
-		Edits:   []Edit{{settlerFile, "\tif s.o.breaker.isOpen() {\n\t\treturn nil\n\t}\n\tlate,", "\tif true {\n\t\treturn nil\n\t}\n\tlate,"}},
+		Edits:   []Edit{{settlerFile, "\tif s.breaker.isOpen() {\n\t\treturn nil\n\t}\n\tlate,", "\tif true {\n\t\treturn nil\n\t}\n\tlate,"}},
 		Package: applyTests, Run: "^TestSlowObjectIsRecordedUnderConstantLoad$",
 	},
 	{
@@ -207,7 +207,7 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "lease-not-asked", Guards: "I10", Removed: "a call waits until the lease outlives it",
-		Edits:   []Edit{{workFile, "if o.cfg.Grant.Allows(o.cfg.Timeout) && ctx.Err() == nil {", "if ctx.Err() == nil {"}},
+		Edits:   []Edit{{callerFile, "if c.cfg.Grant.Allows(c.cfg.Timeout) && ctx.Err() == nil {", "if ctx.Err() == nil {"}},
 		Package: applyTests, Run: "^TestNoCallBeginsThatMayOutliveTheLease$",
 	},
 	{
@@ -229,7 +229,7 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "live-always-first", Guards: "I11", Removed: "each fourth call is a sync's, if it has one",
-		Edits:   []Edit{{workFile, "if n%4 == 3 && o.trySync(ctx, &sync) || n%4 != 3 && o.tryLive(ctx, &live) {", "if o.tryLive(ctx, &live) {"}},
+		Edits:   []Edit{{callerFile, "if n%4 == 3 && c.trySync(ctx, &sync) || n%4 != 3 && c.tryLive(ctx, &live) {", "if c.tryLive(ctx, &live) {"}},
 		Package: applyTests, Run: "^TestFastLiveChangesLeaveASyncItsShare$",
 	},
 

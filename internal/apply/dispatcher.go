@@ -2,11 +2,8 @@ package apply
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
-	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -17,11 +14,6 @@ import (
 )
 
 const (
-	// windowMost bounds what is read at once.
-	windowMost = 1000
-	// windowBound is more than may ever be in flight: concurrency is at most 1,024.
-	windowBound = 2048
-	maxKeyBytes = desired.KeyBytesMost
 	// batchCalls bounds the objects of one call to a driver.BatchApplier, and batchBytes their specs, beside the last.
 	batchCalls = 200
 	batchBytes = 4 << 20
@@ -235,13 +227,3 @@ func (l look) overlong() *record {
 		err: fmt.Sprintf("its key has %d bytes; the longest that can be kept has %d", len(l.item.Key), maxKeyBytes),
 	}
 }
-
-// ledgerKey is the key under which the ledger keeps an object: the object's own, unless it is too long for an index.
-func ledgerKey(key string) string {
-	if len(key) <= maxKeyBytes {
-		return key
-	}
-	return fmt.Sprintf("%s... (sha256 %x)", clip(strings.ToValidUTF8(key[:200], "")), sha256.Sum256([]byte(key)))
-}
-
-var shortenedKey = regexp.MustCompile(`\.\.\. \(sha256 [0-9a-f]{64}\)$`)

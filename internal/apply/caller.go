@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,9 +15,6 @@ import (
 )
 
 const (
-	// readAhead is how much calling time is read in advance: long enough that one round trip serves many calls of a
-	// fast target, short enough that a live change never waits longer behind what was read before.
-	readAhead = 20 * time.Millisecond
 	// leaseCheck is how often a call that may not start asks whether the lease was renewed.
 	leaseCheck = 50 * time.Millisecond
 	// staleAfter is how old a row may be when its call starts; after that it is read once more.
@@ -49,28 +45,6 @@ func newCaller(c *core, circuit *circuit, settler *settler) *caller {
 		made.limiter = rate.NewLimiter(rate.Limit(c.cfg.Rate), max(1, int(c.cfg.Rate/10)))
 	}
 	return made
-}
-
-// pace knows how long a call takes, as a moving average.
-type pace struct {
-	mu      sync.Mutex
-	average time.Duration
-}
-
-func (p *pace) add(d time.Duration) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.average += (d - p.average) / 16
-	return p.average
-}
-
-// window is how many calls may be in flight, made or to be made, when one takes so long.
-func window(concurrency int, call time.Duration) int {
-	most := max(windowMost, concurrency)
-	if call <= 0 {
-		return most
-	}
-	return min(most, max(concurrency, int(int64(concurrency)*int64(readAhead)/int64(call))))
 }
 
 // setWindow counts a call, and sets how many may be in flight. With a rate limit a call takes as long as its turn does.
@@ -352,10 +326,6 @@ func repeat(out driver.Outcome, n int) []driver.Outcome {
 	}
 	return outcomes
 }
-
-type timeoutError struct{ after time.Duration }
-
-func (e *timeoutError) Error() string { return fmt.Sprintf("timed out after %s", e.after) }
 
 func (c *caller) object(l look) driver.Object {
 	ref := driver.Ref{

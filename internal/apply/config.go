@@ -1,0 +1,49 @@
+package apply
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/outbox"
+)
+
+// Config is what an Owner needs. Everything but Rows, Rate and Loops is required.
+type Config struct {
+	Name        string // of the target
+	Instance    string // uuid of this process
+	Grant       *lease.Grant
+	Driver      driver.Driver
+	Pool        *pgxpool.Pool
+	Rows        *pgxpool.Pool // users' rows are read through it, see database.RowsSession; nil: Pool
+	Feed        *outbox.Feed
+	Catalog     *desired.Catalog
+	Concurrency int           // driver calls at once
+	Timeout     time.Duration // of one call
+	Rate        float64       // calls a second; 0: unlimited
+	Backoff     Backoff
+	Guard       config.GuardLimits
+	Memory      *Memory // shared by the owners of a process
+	Logger      *slog.Logger
+	Metrics     *metrics.Metrics
+	Loops       *loop.Monitor // nil: nobody is told what fails
+	// Observe is told of every call that was made; nil: nobody is. It must not block.
+	Observe func(Observation)
+}
+
+// Observation is one driver call.
+type Observation struct {
+	Target, Resource, Key string
+	Action                string // apply or delete
+	Verdict               driver.Verdict
+	Err                   error
+	Took                  time.Duration // the call
+	Lag                   time.Duration // since the change became known; 0 when the sync or a retry asked
+}
