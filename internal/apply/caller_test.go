@@ -251,7 +251,7 @@ func TestPanicsOfADriverAreFailures(t *testing.T) {
 	require.Len(t, out, 1)
 	require.Equal(t, driver.VerdictBackoff, out[0].Verdict)
 	require.ErrorContains(t, out[0].Err, "the driver panicked: boom\n")
-	require.ErrorContains(t, out[0].Err, "work_test.go")
+	require.ErrorContains(t, out[0].Err, "caller_test.go")
 	require.ErrorContains(t, o.circuit.check(t.Context(), o.cfg.Driver.(driver.Checker)), "the driver panicked: check\n")
 }
 
