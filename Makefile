@@ -12,7 +12,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # For `make test` and its siblings: which packages, and what else go test shall know, such as TESTFLAGS='-v -run TestTick'.
 # Those that take longest come first.
-PKG ?= ./internal/server ./internal/faulttest ./internal/e2e ./internal/outbox ./internal/apply ./cmd/reconciler ./internal/lease ./...
+PKG ?= ./internal/server ./internal/faulttest ./internal/e2e ./internal/outbox ./internal/leader ./internal/apply ./cmd/reconciler ./internal/lease ./...
 TESTFLAGS ?=
 # Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
 TEST_LOAD ?= -p=2 -parallel=4
@@ -51,7 +51,7 @@ VERSION_TESTS := Capture|Cursor|Feed|Retention|Expan|PlansFor|Psql|Due|TestApply
 .PHONY: test/versions
 test/versions: ## Run the tests that depend on the version of PostgreSQL: RECONCILER_TEST_PG=18
 	TEST_OUTPUT=bin/test/packages ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- ./internal/migrate ./internal/desired ./internal/database ./internal/driver/postgres
-	TEST_OUTPUT=bin/test/tests ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/apply ./internal/e2e
+	TEST_OUTPUT=bin/test/tests ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/leader ./internal/apply ./internal/e2e
 
 .PHONY: setup
 setup: ## Install what the tests need: as root from Debian packages, otherwise it prints what is missing

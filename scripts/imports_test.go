@@ -23,10 +23,15 @@ var arrows = []struct {
 }{
 	{
 		from: []string{"internal/config", "internal/database", "internal/desired", "internal/lease", "internal/measure", "internal/metrics", "internal/migrate", "internal/store", "internal/driver"},
-		not:  []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/outbox"},
-		why:  "arrows point from outbox, apply, sync and server to here",
+		not:  []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/leader", module + "internal/outbox"},
+		why:  "arrows point from outbox, leader, apply, sync and server to here",
 	},
-	{from: []string{"internal/outbox"}, not: []string{module + "internal/server", module + "internal/sync", module + "internal/apply"}, why: "arrows point from apply, sync and server to here"},
+	{
+		from: []string{"internal/outbox"},
+		not:  []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/leader", module + "internal/desired", module + "internal/driver"},
+		why:  "an event says only that something has changed",
+	},
+	{from: []string{"internal/leader"}, not: []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/driver"}, why: "the leader knows no target"},
 	{from: []string{"internal/stream"}, not: []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/outbox"}, why: "it is a driver"},
 	{from: []string{"internal/apply", "internal/sync"}, not: []string{module + "internal/server"}, why: "only cmd knows the server"},
 	{from: []string{"internal/driver"}, except: []string{"internal/driver/postgres", "internal/driver/drivers"}, not: []string{"github.com/jackc/pgx", module + "internal/store"}, why: "drivers know nothing of PostgreSQL"},

@@ -18,7 +18,7 @@ func TestEachAlternativeOfVersionTestsMatchesATest(t *testing.T) {
 	list := regexp.MustCompile(`(?m)^VERSION_TESTS := (.*)$`).FindSubmatch(makefile)
 	require.NotNil(t, list)
 	var names []string
-	for _, dir := range []string{"outbox", "apply", "e2e"} {
+	for _, dir := range []string{"outbox", "leader", "apply", "e2e"} {
 		files, err := filepath.Glob("../internal/" + dir + "/*_test.go")
 		require.NoError(t, err)
 		for _, file := range files {

@@ -4,7 +4,7 @@
 // A Manager is one process's part in it. It says every few seconds that the process is there, which renews all that it
 // owns (a heartbeat: one new row in a table that nothing on the way of a change reads), takes what falls to it, and calls
 // Config.RunTarget for each target and Config.RunLeader for the leadership, on goroutines of its own. cmd/reconciler
-// makes one; internal/apply and internal/sync live inside RunTarget and see only the Grant, internal/outbox lives inside
+// makes one; internal/apply and internal/sync live inside RunTarget and see only the Grant, internal/leader lives inside
 // RunLeader.
 //
 // # What it promises

@@ -160,16 +160,16 @@ var ErrRestored = errors.New("the database was restored")
 func (f *Feed) Refresh(ctx context.Context) error {
 	before, _ := f.Latest()
 	queries := store.New(f.db)
-	tick, err := newest(ctx, queries)
+	tick, err := Newest(ctx, queries)
 	if err != nil || tick.Revision >= before.Revision {
 		f.Publish(tick)
 		return err
 	}
-	restored, err := adopt(ctx, queries, before.Revision, f.Fleet)
+	restored, err := Adopt(ctx, queries, before.Revision, f.Fleet)
 	if err != nil {
 		return fmt.Errorf("start over in a database that was restored: %w", err)
 	}
-	if tick, err = newest(ctx, queries); err == nil {
+	if tick, err = Newest(ctx, queries); err == nil {
 		f.Reset(tick)
 	}
 	if restored { // and not by another process before
@@ -178,8 +178,8 @@ func (f *Feed) Refresh(ctx context.Context) error {
 	return err
 }
 
-// adopt compares the database with what this process has seen.
-func adopt(ctx context.Context, queries *store.Queries, known int64, fleet *database.Fleet) (restored bool, err error) {
+// Adopt compares the database with what this process has seen.
+func Adopt(ctx context.Context, queries *store.Queries, known int64, fleet *database.Fleet) (restored bool, err error) {
 	p := store.AdoptParams{Known: known}
 	if server := fleet.Known(); server != (database.Server{}) {
 		p.SeenSystem, p.SeenTimeline = &server.System, server.Timeline
@@ -187,8 +187,8 @@ func adopt(ctx context.Context, queries *store.Queries, known int64, fleet *data
 	return queries.Adopt(ctx, p)
 }
 
-// newest returns the newest tick; before the first one, none.
-func newest(ctx context.Context, queries *store.Queries) (Tick, error) {
+// Newest returns the newest tick; before the first one, none.
+func Newest(ctx context.Context, queries *store.Queries) (Tick, error) {
 	row, err := queries.TickLatest(ctx)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Tick{}, nil
@@ -275,18 +275,19 @@ func (f *Feed) load(ctx context.Context, from, to Tick, after Position) (*Page, 
 	if len(rows) > 0 && from.Revision < rows[0].FloorRevision {
 		return nil, ErrBelowFloor
 	}
-	page := newPage(after)
+	page := NewPage(after)
 	for _, row := range rows {
-		page.add(row.Seq, row.Xid, Event{Xid: row.Xid, ResourceID: row.ResourceID, Target: row.Target, Key: row.Key, DependencyID: row.DependencyID, Image: row.Image})
+		page.Add(row.Seq, row.Xid, Event{Xid: row.Xid, ResourceID: row.ResourceID, Target: row.Target, Key: row.Key, DependencyID: row.DependencyID, Image: row.Image})
 	}
 	f.metrics.OutboxEvents.Add(float64(len(page.Events)))
 	return page, nil
 }
 
-func newPage(after Position) *Page { return &Page{Last: after, byTarget: map[string][]int{}} }
+// NewPage returns a page without events that begins after a place.
+func NewPage(after Position) *Page { return &Page{Last: after, byTarget: map[string][]int{}} }
 
-// add adds an event. A seq of zero stands for "no row": the queries answer with one when there is none.
-func (p *Page) add(seq int64, xid uint64, e Event) {
+// Add adds an event. A seq of zero stands for "no row": the queries answer with one when there is none.
+func (p *Page) Add(seq int64, xid uint64, e Event) {
 	if seq == 0 || p.bytes >= pageBytes { // the rest is read after it
 		return
 	}

@@ -55,7 +55,9 @@ type Listener struct {
 	Loops   *loop.Monitor   // nil: nobody is told what fails
 	Fleet   *database.Fleet // that its connections belong to; nil: none
 
-	testRetest, testPing time.Duration // tests shorten retestEvery and pingEvery
+	// RetestEvery is the pause before LISTEN is tested again where it does not work; default 1 min. PingEvery is how often the
+	// connection is tested where it does; default 10 s.
+	RetestEvery, PingEvery time.Duration
 
 	works atomic.Bool
 	wakes atomic.Int64
@@ -140,9 +142,9 @@ func (l *Listener) Run(ctx context.Context) error {
 	return nil
 }
 
-func (l *Listener) retest() time.Duration { return cmp.Or(l.testRetest, retestEvery) }
+func (l *Listener) retest() time.Duration { return cmp.Or(l.RetestEvery, retestEvery) }
 
-func (l *Listener) ping() time.Duration { return cmp.Or(l.testPing, pingEvery) }
+func (l *Listener) ping() time.Duration { return cmp.Or(l.PingEvery, pingEvery) }
 
 // pulse makes up for notifications of commands while LISTEN does not work: a person's pause() takes effect within a
 // second all the same.

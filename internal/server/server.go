@@ -21,6 +21,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/leader"
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
@@ -90,8 +91,8 @@ type Server struct {
 	feed       *outbox.Feed
 	catalog    *desired.Catalog
 	listener   *outbox.Listener
-	ticker     *outbox.Ticker
-	steward    *outbox.Steward
+	ticker     *leader.Ticker
+	steward    *leader.Steward
 	leases     *lease.Manager
 	memory     *apply.Memory
 	loops      *loop.Monitor
@@ -296,11 +297,11 @@ func (s *Server) assemble() {
 		URL: cfg.DirectURL.Reveal(), Fleet: s.fleet, Name: "reconciler " + s.name, Off: cfg.Notify == config.NotifyOff, Logger: s.log, Metrics: s.metrics,
 		Loops: s.loops,
 	}
-	s.ticker = &outbox.Ticker{
+	s.ticker = &leader.Ticker{
 		URL: cfg.DirectURL.Reveal(), Fleet: s.fleet, Name: "reconciler " + s.name, Instance: s.instance, Feed: s.feed, Listener: s.listener,
 		Poll: cfg.PollInterval, Peers: s.hasPeers, Logger: s.log, Metrics: s.metrics, Loops: s.loops,
 	}
-	s.steward = &outbox.Steward{
+	s.steward = &leader.Steward{
 		Pool: s.direct, Rows: s.leaderRows, Instance: s.instance, Feed: s.feed, Catalog: s.catalog,
 		MaxAge: cfg.Retention.MaxAge, MaxRows: cfg.Retention.MaxRows, Wake: s.listener.Wake, Logger: s.log, Metrics: s.metrics, Loops: s.loops,
 	}

@@ -6,6 +6,7 @@ const (
 	desiredTests = "./internal/desired"
 	leaseTests   = "./internal/lease"
 	outboxTests  = "./internal/outbox"
+	leaderTests  = "./internal/leader"
 	serverTests  = "./internal/server"
 )
 
@@ -18,7 +19,7 @@ const (
 	trackerFile = "internal/apply/tracker.go"
 	guardFile   = "internal/apply/guard.go"
 	callerFile  = "internal/apply/caller.go"
-	tickerFile  = "internal/outbox/ticker.go"
+	tickerFile  = "internal/leader/ticker.go"
 	scanFile    = "internal/sync/scan.go"
 	syncRunFile = "internal/sync/run.go"
 	desiredRead = "internal/desired/read.go"
@@ -55,12 +56,12 @@ var mutants = []Mutant{
 	{
 		Name: "doze-ends-early", Guards: "I1", Removed: "the doze lasts until every transaction has ended that may have seen the sleep lock free",
 		Edits:   []Edit{{tickerFile, "\tif inProgress {\n\t\treturn nil\n\t}\n", "\t_ = inProgress\n"}},
-		Package: outboxTests, Run: "^TestTransactionOlderThanTheSleepIsFoundByTheDoze$",
+		Package: leaderTests, Run: "^TestTransactionOlderThanTheSleepIsFoundByTheDoze$",
 	},
 	{
 		Name: "retention-without-interest", Guards: "I1", Removed: "the outbox keeps what a consumer has not read",
 		Edits:   []Edit{{cursorSQL, "IF NOT EXISTS (SELECT FROM reconciler.interest() AS s WHERE reconciler.unread(part, s)) AND", "IF true AND"}},
-		Package: outboxTests, Run: "^TestRowsWithoutARevisionStay$",
+		Package: leaderTests, Run: "^TestRowsWithoutARevisionStay$",
 	},
 	{
 		Name: "takeover-forces-nothing", Guards: "I1", Removed: "after a crash the former owner's last events force calls and deletes",
@@ -188,7 +189,7 @@ var mutants = []Mutant{
 	{
 		Name: "outbox-unbounded", Guards: "I9", Removed: "the outbox has a maximum number of rows",
 		Edits:   []Edit{{cursorSQL, "IF (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows\n", "IF false AND (SELECT last_value FROM reconciler.outbox_seq) - first_ > max_rows\n"}},
-		Package: outboxTests, Run: "^TestConsumerBeyondMaxRowsIsCutOff$",
+		Package: leaderTests, Run: "^TestConsumerBeyondMaxRowsIsCutOff$",
 	},
 
 	// I10: one owner.
@@ -213,7 +214,7 @@ var mutants = []Mutant{
 	{
 		Name: "deposed-leader-ticks", Guards: "I10", Removed: "a deposed leader makes no revision",
 		Edits:   []Edit{{tickSQL, "WHERE l.name = 'tick' AND l.owner = $2::uuid AND l.term = $3::bigint)\n", "WHERE l.name = 'tick' OR l.owner = $2::uuid AND l.term = $3::bigint)\n"}},
-		Package: outboxTests, Run: "^(TestDeposedLeaderMakesNoRevision|TestCursorOfADeposedLeader)$",
+		Package: leaderTests, Run: "^TestDeposedLeaderMakesNoRevision$",
 	},
 	{
 		Name: "crash-is-clean", Guards: "I10", Removed: "a target that was taken over from a dead owner is not clean",

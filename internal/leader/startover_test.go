@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"fmt"
@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 )
 
 // impatient returns a session that waits for no lock for longer than a second.
@@ -55,7 +56,7 @@ func TestF23_StartOverStallsNobody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
-			b.listen(func(l *Listener) { l.Off = true })
+			b.listen(func(l *outbox.Listener) { l.Off = true })
 			b.consumer("eu", b.latest())
 			b.change("old")
 			old := b.tick()
@@ -68,7 +69,7 @@ func TestF23_StartOverStallsNobody(t *testing.T) {
 			require.NoError(t, err, "a writer waits for it")
 			b.commit(starting)
 
-			var first Tick
+			var first outbox.Tick
 			require.NoError(t, b.db.Pool.QueryRow(t.Context(), `SELECT revision, snapshot::text FROM reconciler.ticks`).Scan(&first.Revision, &first.Snapshot))
 			b.takeLead()
 			b.lead()
@@ -92,7 +93,7 @@ func TestF23_StartOverStallsNobody(t *testing.T) {
 func TestF23_RowsOfAnotherServerAreNobodys(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.listen(func(l *Listener) { l.Off = true })
+	b.listen(func(l *outbox.Listener) { l.Off = true })
 	b.exec(`INSERT INTO reconciler.outbox (xid, resource_id, target, key) SELECT '9000000000000', id, 'eu', 'foreign' FROM reconciler.resources`)
 	b.exec(`SELECT reconciler.start_over('test')`)
 	b.takeLead()

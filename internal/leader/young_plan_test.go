@@ -1,10 +1,11 @@
-package outbox
+package leader
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
@@ -21,13 +22,13 @@ func TestPlansForAnEmptyOutboxServeAFullOne(t *testing.T) {
 	b.listens()
 	stop := b.lead()
 	conn := b.db.Conn(t)
-	feed := NewFeed(conn, b.metrics) // one connection, which keeps its plans
+	feed := outbox.NewFeed(conn, b.metrics) // one connection, which keeps its plans
 	from, _ := b.feed.Latest()
 	step := func(sql string, args ...any) {
 		b.exec(sql, args...)
 		b.eventually("there is a tick", func() bool { to, _ := b.feed.Latest(); return to.Revision > from.Revision })
 		to, _ := b.feed.Latest()
-		_, err := feed.Read(t.Context(), from, to, Position{})
+		_, err := feed.Read(t.Context(), from, to, outbox.Position{})
 		require.NoError(t, err)
 		from = to
 	}

@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/outbox"
 )
 
 // trips counts the statements that make sure of the leadership by themselves, and the pipelines that expand changes.
@@ -84,7 +86,7 @@ func leftByASteward(t *testing.T) *bed {
 	t.Helper()
 	b := newBed(t)
 	b.exec(joinedApps)
-	b.listen(func(l *Listener) { l.Off = true })
+	b.listen(func(l *outbox.Listener) { l.Off = true })
 	b.lead()
 	stop := b.works(1)
 	b.eventually("the first cursor is kept", func() bool { return b.keeps() != "" })

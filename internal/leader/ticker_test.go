@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
@@ -182,7 +183,7 @@ func TestWritersDoNotNotifyAnAwakeLeader(t *testing.T) {
 func TestTransactionOlderThanTheSleepIsFoundByTheDoze(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.listener = &Listener{Logger: b.log, Metrics: b.metrics}
+	b.listener = &outbox.Listener{Logger: b.log, Metrics: b.metrics}
 	b.lead() // nobody can hear the writers: it stays awake
 	r := b.read()
 	tx := b.begin()
@@ -236,7 +237,7 @@ func TestPreparedTransactionArrivesWhenItIsCommitted(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	b.exec(`SELECT reconciler.set_notify(false)`)
-	b.listen(func(l *Listener) { l.Off = true })
+	b.listen(func(l *outbox.Listener) { l.Off = true })
 	b.lead()
 	r := b.read()
 	name := b.db.Name
@@ -436,11 +437,11 @@ func TestLoopsReturnWhenTheirContextHasEnded(t *testing.T) {
 	b := newBed(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	b.listener = &Listener{URL: b.url, Name: "bed", Logger: b.log, Metrics: b.metrics}
+	b.listener = &outbox.Listener{URL: b.url, Name: "bed", Logger: b.log, Metrics: b.metrics}
 	require.NoError(t, b.listener.Run(ctx))
 	require.NoError(t, b.ticker().Follow(ctx))
 	require.Error(t, b.ticker().Run(ctx, 1, make(chan struct{})))
-	off := &Listener{Off: true, Logger: b.log, Metrics: b.metrics}
+	off := &outbox.Listener{Off: true, Logger: b.log, Metrics: b.metrics}
 	require.NoError(t, off.Run(ctx))
 }
 

@@ -1,10 +1,12 @@
-package outbox
+package leader
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/outbox"
 )
 
 // One duty of the leader that fails stops no other.
@@ -24,7 +26,7 @@ func TestDutiesFailAlone(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
-			b.consumer("slow", Tick{Snapshot: "3:3:"}) // or retention drops what is marked
+			b.consumer("slow", outbox.Tick{Snapshot: "3:3:"}) // or retention drops what is marked
 			b.exec(joinedApps)
 			b.exec(broken.sql)
 			b.listen()
@@ -51,7 +53,7 @@ func refuse(name, when string) string {
 func TestF16_LeaderSurvivesANameThatCannotBeRegistered(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.consumer("slow", Tick{Snapshot: "3:3:"})
+	b.consumer("slow", outbox.Tick{Snapshot: "3:3:"})
 	b.exec(joinedApps)
 	b.listen()
 	b.lead()

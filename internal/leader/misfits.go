@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -39,7 +40,7 @@ func newMisfits(s *Steward) *misfits {
 }
 
 // note takes down which resources of a page have events of such rows.
-func (m *misfits) note(page *Page) {
+func (m *misfits) note(page *outbox.Page) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := len(m.due)

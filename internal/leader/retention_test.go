@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -36,7 +37,7 @@ func (b *bed) rows() string {
 }
 
 // consumer makes a target that stands at a tick.
-func (b *bed) consumer(name string, at Tick) {
+func (b *bed) consumer(name string, at outbox.Tick) {
 	b.t.Helper()
 	b.exec(`INSERT INTO reconciler.targets (name) VALUES ($1) ON CONFLICT DO NOTHING`, name)
 	b.exec(`SELECT reconciler.write_cursor(id, $2, $3::text::pg_snapshot) FROM reconciler.targets WHERE name = $1`, name, at.Revision, at.Snapshot)
@@ -91,7 +92,7 @@ func TestConsumerWithinRetentionCatchesUp(t *testing.T) {
 	away := b.latest()
 	b.consumer("away", away)
 	var want []string
-	var latest Tick
+	var latest outbox.Tick
 	for i := range 12 {
 		open := b.begin()
 		b.in(open, `INSERT INTO apps (id) VALUES ($1)`, fmt.Sprintf("late %d", i))
@@ -106,7 +107,7 @@ func TestConsumerWithinRetentionCatchesUp(t *testing.T) {
 	b.consumer("here", latest)
 	b.retain(day, 1_000_000)
 	b.unprimed()
-	page, err := b.feed.Read(t.Context(), away, latest, Position{})
+	page, err := b.feed.Read(t.Context(), away, latest, outbox.Position{})
 	require.NoError(t, err)
 	got := keys(page)
 	slices.Sort(got)
@@ -151,7 +152,7 @@ func TestRetentionKeepsWhatAppliesAreToBeOpenedFrom(t *testing.T) {
 func TestF64_RetentionTellsUnknownConsumersWhatIsGone(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	var ticks []Tick
+	var ticks []outbox.Tick
 	for i := range 8 {
 		b.change(fmt.Sprint(i))
 		ticks = append(ticks, b.tick())
@@ -164,9 +165,9 @@ func TestF64_RetentionTellsUnknownConsumersWhatIsGone(t *testing.T) {
 	require.Equal(t, []string{"emptied reconciler.outbox_0: everybody has read it"}, b.retain(day, 1_000_000)[:1])
 	b.unprimed()
 	for i, tick := range ticks {
-		page, err := b.feed.Read(t.Context(), tick, latest, Position{})
+		page, err := b.feed.Read(t.Context(), tick, latest, outbox.Position{})
 		if i < len(ticks)-1 {
-			require.ErrorIs(t, err, ErrBelowFloor, "revision %d", tick.Revision)
+			require.ErrorIs(t, err, outbox.ErrBelowFloor, "revision %d", tick.Revision)
 			continue
 		}
 		require.NoError(t, err, "revision %d has read what is gone", tick.Revision)
@@ -189,7 +190,7 @@ func TestF64_ConsumerThatHasReadEverythingIsNotCutOff(t *testing.T) {
 	b.retain(day, 1_000_000)
 	require.Equal(t, "1", b.rows(), "a is gone")
 	require.Equal(t, fmt.Sprint(at.Revision), b.text(`SELECT floor_revision::text FROM reconciler.installation`))
-	page, err := b.feed.Read(t.Context(), at, latest, Position{})
+	page, err := b.feed.Read(t.Context(), at, latest, outbox.Position{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"b"}, keys(page))
 }
@@ -212,9 +213,9 @@ func TestConsumerBeyondMaxAgeIsCutOff(t *testing.T) {
 	require.Equal(t, []string{"emptied reconciler.outbox_0: its rows were older than 24:00:00", "moved on to outbox_2"}, b.retain(day, 1_000_000))
 	require.Equal(t, "2", b.text(`SELECT floor_revision::text FROM reconciler.installation`))
 	b.unprimed()
-	_, err := b.feed.Read(t.Context(), old, latest, Position{})
-	require.ErrorIs(t, err, ErrBelowFloor)
-	page, err := b.feed.Read(t.Context(), middle, latest, Position{})
+	_, err := b.feed.Read(t.Context(), old, latest, outbox.Position{})
+	require.ErrorIs(t, err, outbox.ErrBelowFloor)
+	page, err := b.feed.Read(t.Context(), middle, latest, outbox.Position{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"b"}, keys(page))
 }
@@ -235,7 +236,7 @@ func TestConsumerBeyondMaxRowsIsCutOff(t *testing.T) {
 	latest := b.tick()
 	require.Empty(t, b.retain(day, 1000), "a hundred rows, with numbers three millions apart")
 	b.unprimed()
-	page, err := b.feed.Read(t.Context(), old, latest, Position{})
+	page, err := b.feed.Read(t.Context(), old, latest, outbox.Position{})
 	require.NoError(t, err)
 	require.Len(t, page.Events, 121)
 
@@ -248,8 +249,8 @@ func TestConsumerBeyondMaxRowsIsCutOff(t *testing.T) {
 	}, b.retain(day, 100))
 	require.Equal(t, "0", b.rows())
 	b.unprimed()
-	_, err = b.feed.Read(t.Context(), old, latest, Position{})
-	require.ErrorIs(t, err, ErrBelowFloor)
+	_, err = b.feed.Read(t.Context(), old, latest, outbox.Position{})
+	require.ErrorIs(t, err, outbox.ErrBelowFloor)
 }
 
 // I1: what no tick has covered is never dropped: nobody could know that it is missing.
@@ -262,7 +263,7 @@ func TestRowsWithoutARevisionStay(t *testing.T) {
 	require.Equal(t, []string{"moved on to outbox_1"}, b.retain(0, 0))
 	b.age("2 days")
 	require.Empty(t, b.retain(0, 0))
-	page, err := b.feed.Read(t.Context(), first, b.tick(), Position{})
+	page, err := b.feed.Read(t.Context(), first, b.tick(), outbox.Position{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, keys(page))
 }
@@ -280,7 +281,7 @@ func TestOpenWriterAndRetentionDoNotMeet(t *testing.T) {
 	b.in(open, `INSERT INTO apps (id) VALUES ('open too')`)
 	b.commit(open)
 	to := b.tick()
-	page, err := b.feed.Read(t.Context(), latest, to, Position{})
+	page, err := b.feed.Read(t.Context(), latest, to, outbox.Position{})
 	require.NoError(t, err)
 	require.Equal(t, []string{"open", "open too"}, keys(page))
 	require.Contains(t, b.retain(0, 1_000_000), "emptied reconciler.outbox_0: everybody has read it")

@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"cmp"
@@ -16,6 +16,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -49,7 +50,7 @@ func (s *Steward) unknownResource(changes map[change]bool) bool {
 // a transaction that holds the leadership's row, which the heartbeat needs. (With one for a whole page the lease ran
 // out meanwhile, and the next leader began again.) What a transaction writes belongs to one apply, or to none; so that many
 // small applies do not cost as many round trips, pieces are sent together.
-func (s *Steward) expand(ctx context.Context, term int64, changes map[change]bool, to Tick, last bool) error {
+func (s *Steward) expand(ctx context.Context, term int64, changes map[change]bool, to outbox.Tick, last bool) error {
 	left := slices.SortedFunc(maps.Keys(changes), func(a, b change) int {
 		return cmp.Or(cmp.Compare(a.apply, b.apply), cmp.Compare(a.resourceID, b.resourceID), cmp.Compare(a.image, b.image))
 	})
@@ -79,7 +80,7 @@ func cutPieces(changes []change) (pieces [][]change) {
 }
 
 // expandPieces expands pieces by a pipeline, and those that it did not get to, because a row cannot be evaluated, one by one.
-func (s *Steward) expandPieces(ctx context.Context, term int64, pieces [][]change, to Tick, last bool) error {
+func (s *Steward) expandPieces(ctx context.Context, term int64, pieces [][]change, to outbox.Tick, last bool) error {
 	done, err := s.sendPieces(ctx, term, pieces, to, last)
 	if err == nil || ctx.Err() != nil || database.IsUnavailable(err) || database.IsFenced(err) {
 		return err
@@ -93,7 +94,7 @@ func (s *Steward) expandPieces(ctx context.Context, term int64, pieces [][]chang
 }
 
 // sendPieces sends each piece as a transaction, all at once but for the last commit, and returns how many were committed.
-func (s *Steward) sendPieces(ctx context.Context, term int64, pieces [][]change, to Tick, last bool) (done int, err error) {
+func (s *Steward) sendPieces(ctx context.Context, term int64, pieces [][]change, to outbox.Tick, last bool) (done int, err error) {
 	batch, rows := &pgx.Batch{}, int64(0)
 	for i, piece := range pieces {
 		if i > 0 {
@@ -186,7 +187,7 @@ func imagesOf(piece []change) map[int32][]json.RawMessage {
 	return images
 }
 
-func (s *Steward) moveCursor(ctx context.Context, db store.DBTX, term int64, to Tick) error {
+func (s *Steward) moveCursor(ctx context.Context, db store.DBTX, term int64, to outbox.Tick) error {
 	s.stored = true
 	err := store.New(db).LeaderCursorWrite(ctx, store.LeaderCursorWriteParams{Owner: s.Instance, Term: term, Revision: to.Revision, Snapshot: to.Snapshot})
 	if err != nil {
@@ -206,7 +207,7 @@ func nextPiece(size, changes int, took time.Duration) int {
 	return size
 }
 
-func (s *Steward) expandPiece(ctx context.Context, term int64, piece []change, to Tick, last bool) error {
+func (s *Steward) expandPiece(ctx context.Context, term int64, piece []change, to outbox.Tick, last bool) error {
 	return pgx.BeginFunc(ctx, s.rows(), func(tx pgx.Tx) error {
 		if err := s.beginPiece(ctx, tx, term, piece); err != nil {
 			return err

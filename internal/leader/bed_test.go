@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
@@ -29,8 +30,8 @@ type bed struct {
 	t        *testing.T
 	db       *pgtest.DB
 	url      string // of the listener and the leader
-	feed     *Feed
-	listener *Listener
+	feed     *outbox.Feed
+	listener *outbox.Listener
 	metrics  *metrics.Metrics
 	registry *prometheus.Registry
 	log      *slog.Logger
@@ -48,7 +49,7 @@ func bedOn(t *testing.T, db *pgtest.DB) *bed {
 		log:    slog.New(slog.NewTextHandler(newTestLog(t), nil)),
 		dozing: make(chan struct{}, 100), asleep: make(chan struct{}, 100), awake: make(chan struct{}, 100),
 	}
-	b.feed = NewFeed(b.db.Pool, b.metrics)
+	b.feed = outbox.NewFeed(b.db.Pool, b.metrics)
 	b.exec(`CREATE TABLE apps (id text PRIMARY KEY, region text NOT NULL DEFAULT 'eu', image text)`)
 	b.exec(`SELECT reconciler.track('app', 'apps', '{id}', 'region')`)
 	b.exec(`SELECT reconciler.adopt()`)
@@ -172,9 +173,9 @@ func (b *bed) background(run func(context.Context) error) (stop func() error) {
 }
 
 // listen starts a listener.
-func (b *bed) listen(change ...func(*Listener)) (stop func() error) {
+func (b *bed) listen(change ...func(*outbox.Listener)) (stop func() error) {
 	b.t.Helper()
-	b.listener = &Listener{URL: b.url, Name: "bed", Logger: b.log, Metrics: b.metrics}
+	b.listener = &outbox.Listener{URL: b.url, Name: "bed", Logger: b.log, Metrics: b.metrics}
 	for _, fn := range change {
 		fn(b.listener)
 	}
@@ -231,7 +232,7 @@ type reader struct {
 	b    *bed
 	mu   sync.Mutex // guards what follows
 	keys []string
-	done Tick // everything up to here has been read
+	done outbox.Tick // everything up to here has been read
 }
 
 // read starts a consumer that stands at the newest revision.
@@ -241,14 +242,14 @@ func (b *bed) read() *reader {
 	return b.readFrom(from)
 }
 
-func (b *bed) readFrom(from Tick) *reader {
+func (b *bed) readFrom(from outbox.Tick) *reader {
 	b.t.Helper()
 	r := &reader{b: b, done: from}
 	b.background(func(ctx context.Context) error { return r.run(ctx, from) })
 	return r
 }
 
-func (r *reader) run(ctx context.Context, from Tick) error {
+func (r *reader) run(ctx context.Context, from outbox.Tick) error {
 	for {
 		to, wake := r.b.feed.Latest()
 		if to.Revision <= from.Revision {
@@ -259,7 +260,7 @@ func (r *reader) run(ctx context.Context, from Tick) error {
 				return nil
 			}
 		}
-		at := Position{}
+		at := outbox.Position{}
 		for more := true; more; {
 			page, err := r.b.feed.Read(ctx, from, to, at)
 			if err != nil {
@@ -273,20 +274,20 @@ func (r *reader) run(ctx context.Context, from Tick) error {
 	}
 }
 
-func (r *reader) reached(tick Tick) {
+func (r *reader) reached(tick outbox.Tick) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.done = tick
 }
 
 // cursor returns the tick up to which everything was read.
-func (r *reader) cursor() Tick {
+func (r *reader) cursor() outbox.Tick {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.done
 }
 
-func (r *reader) note(page *Page) {
+func (r *reader) note(page *outbox.Page) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range page.Events {

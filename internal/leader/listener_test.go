@@ -1,10 +1,12 @@
-package outbox
+package leader
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/outbox"
 )
 
 func TestListenerHearsAndPassesOn(t *testing.T) {
@@ -13,7 +15,7 @@ func TestListenerHearsAndPassesOn(t *testing.T) {
 	b.listen()
 	b.listens()
 	require.InDelta(t, 1, b.series("listening", ""), 0)
-	control, wake := b.listener.Subscribe(ChannelControl), b.listener.Subscribe(ChannelWake)
+	control, wake := b.listener.Subscribe(outbox.ChannelControl), b.listener.Subscribe(outbox.ChannelWake)
 	b.exec(`SELECT pg_notify('reconciler_control', '')`)
 	b.reach("a command is heard", control)
 	require.Empty(t, wake)
@@ -29,11 +31,11 @@ func TestListenerHearsAndPassesOn(t *testing.T) {
 
 func TestListenerForgetsWhoUnsubscribed(t *testing.T) {
 	t.Parallel()
-	l := &Listener{}
-	one, other := l.Subscribe(ChannelWake), l.Subscribe(ChannelWake)
-	l.Unsubscribe(ChannelWake, one)
-	l.Unsubscribe(ChannelWake, one)
-	l.Unsubscribe(ChannelTick, other)
+	l := &outbox.Listener{}
+	one, other := l.Subscribe(outbox.ChannelWake), l.Subscribe(outbox.ChannelWake)
+	l.Unsubscribe(outbox.ChannelWake, one)
+	l.Unsubscribe(outbox.ChannelWake, one)
+	l.Unsubscribe(outbox.ChannelTick, other)
 	l.Wake()
 	require.Empty(t, one)
 	require.Len(t, other, 1)
@@ -50,12 +52,12 @@ func TestKilledListenerIsReplaced(t *testing.T) {
 	const kill = `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'bed listen'`
 	for _, key := range []string{"a", "b", "c"} {
 		b.listens()
-		control := b.listener.Subscribe(ChannelControl)
+		control := b.listener.Subscribe(outbox.ChannelControl)
 		b.exec(kill)
 		b.change(key)
 		b.reach("subscribers are told", control)
 		r.gets(key)
-		b.listener.Unsubscribe(ChannelControl, control)
+		b.listener.Unsubscribe(outbox.ChannelControl, control)
 	}
 	b.listens()
 }
@@ -68,11 +70,11 @@ func TestSwallowedNotificationsAreNoticed(t *testing.T) {
 	p, through := newProxy(t, b.url)
 	p.setSwallow(true)
 	b.url = through
-	b.listen(func(l *Listener) { l.testRetest = 100 * time.Millisecond })
+	b.listen(func(l *outbox.Listener) { l.RetestEvery = 100 * time.Millisecond })
 	b.url = b.db.URL
 	b.lead()
 	r := b.read()
-	control := b.listener.Subscribe(ChannelControl)
+	control := b.listener.Subscribe(outbox.ChannelControl)
 	b.change("a")
 	r.gets("a")
 	b.eventually("the test of LISTEN has failed once", func() bool { return p.sessions("bed listen") >= 2 })
@@ -97,7 +99,7 @@ func TestSleepingLeaderPollsWhenListenIsLost(t *testing.T) {
 	b := newBed(t)
 	p, through := newProxy(t, b.url)
 	b.url = through
-	b.listen(func(l *Listener) { l.testRetest = time.Hour })
+	b.listen(func(l *outbox.Listener) { l.RetestEvery = time.Hour })
 	b.url = b.db.URL
 	b.lead()
 	r := b.read()
@@ -117,8 +119,8 @@ func TestListenerThatIsOffConnectsNowhere(t *testing.T) {
 	b := newBed(t)
 	p, through := newProxy(t, b.url)
 	b.url = through
-	stop := b.listen(func(l *Listener) { l.Off = true })
-	b.reach("commands are looked for", b.listener.Subscribe(ChannelControl))
+	stop := b.listen(func(l *outbox.Listener) { l.Off = true })
+	b.reach("commands are looked for", b.listener.Subscribe(outbox.ChannelControl))
 	require.Zero(t, p.sessions("bed listen"))
 	require.False(t, b.listener.Works())
 	require.NoError(t, stop())
@@ -130,7 +132,7 @@ func TestListenerReplacesAConnectionThatDoesNotAnswer(t *testing.T) {
 	b := newBed(t)
 	p, through := newProxy(t, b.url)
 	b.url = through
-	b.listen(func(l *Listener) { l.testPing = 200 * time.Millisecond })
+	b.listen(func(l *outbox.Listener) { l.PingEvery = 200 * time.Millisecond })
 	b.listens()
 	p.freeze("bed listen")
 	b.eventually("LISTEN is found not to work", func() bool { return !b.listener.Works() })
@@ -145,7 +147,7 @@ func TestFollowerLearnsOfTicks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBed(t)
-			b.listen(func(l *Listener) { l.Off = off })
+			b.listen(func(l *outbox.Listener) { l.Off = off })
 			b.background(b.ticker().Follow)
 			if !off {
 				b.listens()

@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 )
 
 const joinedApps = `CREATE TABLE teams (id int PRIMARY KEY, name text);
@@ -53,7 +54,7 @@ func (b *bed) covered() bool {
 }
 
 // upTo waits until the steward has read everything.
-func (b *bed) upTo(tick Tick) {
+func (b *bed) upTo(tick outbox.Tick) {
 	b.t.Helper()
 	b.eventually("the steward has read everything", func() bool {
 		return b.text(`SELECT (revision >= $1)::text FROM reconciler.cursor_of(0)`, tick.Revision) == "true"
@@ -145,7 +146,7 @@ func TestFirstLeaderDiesBeforeItsCursorIsKept(t *testing.T) {
 			b := newBed(t)
 			b.exec(joinedApps)
 			b.exec(`TRUNCATE reconciler.outbox; UPDATE reconciler.installation SET rotated_at = clock_timestamp()`)
-			b.listen(func(l *Listener) { l.Off = true })
+			b.listen(func(l *outbox.Listener) { l.Off = true })
 			b.lead()
 			if c.begun {
 				b.exec(`WITH t AS (INSERT INTO reconciler.targets (name) VALUES ('eu') RETURNING id) INSERT INTO reconciler.cursors (consumer, revision, snapshot) SELECT t.id, k.revision, k.snapshot FROM t, reconciler.ticks k ORDER BY k.revision DESC LIMIT 1`)
@@ -173,7 +174,7 @@ func TestBatchIsExpandedAgainAfterACrash(t *testing.T) {
 	b := newBed(t)
 	b.exec(joinedApps)
 	b.exec(`UPDATE reconciler.installation SET rotated_at = clock_timestamp()`) // retention takes nothing meanwhile
-	b.listen(func(l *Listener) { l.Off = true })
+	b.listen(func(l *outbox.Listener) { l.Off = true })
 	b.lead()
 	stop := b.works(1)
 	b.upTo(b.latest())
@@ -200,7 +201,7 @@ func TestStewardBelowTheFloorHasJoinedResourcesSynced(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	b.exec(joinedApps)
-	b.listen(func(l *Listener) { l.Off = true })
+	b.listen(func(l *outbox.Listener) { l.Off = true })
 	stopLeader := b.lead()
 	stop := b.works(1)
 	b.upTo(b.latest())
@@ -223,9 +224,9 @@ func TestStewardBelowTheFloorHasJoinedResourcesSynced(t *testing.T) {
 func TestDeposedStewardIsRefused(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	b.consumer("slow", Tick{Snapshot: "3:3:"}) // or retention, which comes after the cursor, drops what is marked
+	b.consumer("slow", outbox.Tick{Snapshot: "3:3:"}) // or retention, which comes after the cursor, drops what is marked
 	b.exec(joinedApps)
-	b.listen(func(l *Listener) { l.Off = true })
+	b.listen(func(l *outbox.Listener) { l.Off = true })
 	b.lead()
 	s := b.steward()
 	ended := make(chan error, 1)

@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"cmp"
@@ -17,6 +17,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -27,7 +28,7 @@ type Steward struct {
 	Pool     *pgxpool.Pool
 	Rows     *pgxpool.Pool // users' rows are read through it, see database.RowsSession; nil: Pool
 	Instance string
-	Feed     *Feed
+	Feed     *outbox.Feed
 	Catalog  *desired.Catalog
 	MaxAge   time.Duration // of outbox rows that some consumer has not read
 	MaxRows  int64         // of the outbox, with the same consequence
@@ -86,7 +87,7 @@ func (s *Steward) again() time.Duration { return cmp.Or(s.testAgain, againMin) }
 
 // follow returns a turn of the duty that reads changes: one batch, or the wait for one.
 func (s *Steward) follow(term int64) func(context.Context) (time.Duration, error) {
-	var cur Tick
+	var cur outbox.Tick
 	return func(ctx context.Context) (pause time.Duration, err error) {
 		if !s.loaded {
 			if cur, err = s.load(ctx, term); err != nil {
@@ -122,29 +123,29 @@ func (s *Steward) follow(term int64) func(context.Context) (time.Duration, error
 // work of the first sync of each target, unless a target has begun before this cursor was ever kept (the first leader
 // died); then nobody knows which changes of base tables no first sync has seen. Where it begins is written down: wait() asks
 // whether changes of base tables have been expanded, and in a quiet database no batch follows that would move the cursor.
-func (s *Steward) load(ctx context.Context, term int64) (Tick, error) {
+func (s *Steward) load(ctx context.Context, term int64) (outbox.Tick, error) {
 	if _, err := s.Catalog.Reload(ctx, s.Pool); err != nil {
-		return Tick{}, err
+		return outbox.Tick{}, err
 	}
 	row, err := store.New(s.Pool).LeaderCursor(ctx)
 	if err != nil {
-		return Tick{}, fmt.Errorf("read the leader's cursor: %w", err)
+		return outbox.Tick{}, fmt.Errorf("read the leader's cursor: %w", err)
 	}
 	if row.Revision > 0 {
 		s.stored = true
-		return Tick{Revision: row.Revision, Snapshot: row.Snapshot}, nil
+		return outbox.Tick{Revision: row.Revision, Snapshot: row.Snapshot}, nil
 	}
 	latest, _ := s.Feed.Latest()
 	if s.Catalog.HasDependencies() {
 		if err := s.begin(ctx, term, latest); err != nil {
-			return Tick{}, err
+			return outbox.Tick{}, err
 		}
 	}
 	return latest, s.nameTargets(ctx, s.Catalog.All())
 }
 
 // begin keeps the first cursor. A target that begins from here on reads its rows after this revision.
-func (s *Steward) begin(ctx context.Context, term int64, latest Tick) error {
+func (s *Steward) begin(ctx context.Context, term int64, latest outbox.Tick) error {
 	unexpanded, err := store.New(s.Pool).ChangesUnexpanded(ctx)
 	if err != nil {
 		return fmt.Errorf("see whether changes of base tables were left: %w", err)
@@ -160,13 +161,13 @@ func (s *Steward) begin(ctx context.Context, term int64, latest Tick) error {
 }
 
 // consume reads one batch, page by page, and moves the cursor over it.
-func (s *Steward) consume(ctx context.Context, term int64, from, to Tick) (Tick, error) {
-	var at Position
+func (s *Steward) consume(ctx context.Context, term int64, from, to outbox.Tick) (outbox.Tick, error) {
+	var at outbox.Position
 	s.ended = map[string]int{}
 	for {
 		s.Loops.Loop(loop.Expand, "").Began() // a batch may take long, a page does not
 		page, err := s.Feed.Read(ctx, from, to, at)
-		if errors.Is(err, ErrBelowFloor) {
+		if errors.Is(err, outbox.ErrBelowFloor) {
 			return to, s.skip(ctx, term, to)
 		}
 		if err != nil {
@@ -187,7 +188,7 @@ func (s *Steward) consume(ctx context.Context, term int64, from, to Tick) (Tick,
 
 // page expands the changes of base tables in a page and makes unknown targets visible. A page that is expanded twice
 // (after a crash inside a batch) marks objects twice, which costs a look at each.
-func (s *Steward) page(ctx context.Context, term int64, page *Page, to Tick, last bool) error {
+func (s *Steward) page(ctx context.Context, term int64, page *outbox.Page, to outbox.Tick, last bool) error {
 	changes := map[change]bool{}
 	whole := map[int32]bool{}
 	applies, err := s.unopened(ctx, page)
@@ -237,7 +238,7 @@ func (s *Steward) wake() {
 }
 
 // skip moves the cursor over rows that retention removed, and has every joined resource looked at as a whole.
-func (s *Steward) skip(ctx context.Context, term int64, to Tick) error {
+func (s *Steward) skip(ctx context.Context, term int64, to outbox.Tick) error {
 	s.Logger.Warn("leader_cursor_below_floor", "effect", "joined resources are synced in full")
 	if err := s.markJoined(ctx); err != nil {
 		return err

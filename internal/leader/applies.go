@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"cmp"
@@ -14,6 +14,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -42,7 +43,7 @@ var (
 
 // unopened returns the applies that are not open by their transactions, if changes of base tables in a page may belong to
 // one. The leader's own rows for such a change have another transaction; the apply must learn of it.
-func (s *Steward) unopened(ctx context.Context, page *Page) (map[uint64]int64, error) {
+func (s *Steward) unopened(ctx context.Context, page *outbox.Page) (map[uint64]int64, error) {
 	var xids []uint64
 	for _, e := range page.Events {
 		if e.DependencyID != nil && !e.Mark() && !slices.Contains(xids[max(0, len(xids)-1):], e.Xid) {
@@ -76,11 +77,11 @@ type opener struct {
 	since uint64
 
 	mu   sync.Mutex
-	upto Tick // everything up to here has been expanded
+	upto outbox.Tick // everything up to here has been expanded
 }
 
 // upTo has applies opened up to a tick.
-func (o *opener) upTo(tick Tick) {
+func (o *opener) upTo(tick outbox.Tick) {
 	o.mu.Lock()
 	o.upto = tick
 	o.mu.Unlock()
@@ -179,7 +180,7 @@ func (s *Steward) giveUpApply(ctx context.Context, term, id int64, why error) er
 }
 
 // noteEnd remembers the end of an apply that the batch tells of.
-func (s *Steward) noteEnd(e Event) {
+func (s *Steward) noteEnd(e outbox.Event) {
 	var end struct {
 		State string `json:"state"`
 	}

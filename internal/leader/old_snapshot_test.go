@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"encoding/json"
@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -78,7 +79,7 @@ func (p *path) called() {
 }
 
 // settle records the result of the call, and the cursor.
-func (p *path) settle(at Tick) error {
+func (p *path) settle(at outbox.Tick) error {
 	return p.queries.Settle(p.b.t.Context(), store.SettleParams{
 		TargetID: 1, Owner: instance, Term: 1, ResourceIds: []int32{1}, Keys: []string{strconv.Itoa(p.keys)}, States: []string{"applied"},
 		Wanted: []bool{true}, Present: []bool{true}, DesiredRevisions: []int64{at.Revision}, AppliedRevisions: []int64{at.Revision},
@@ -88,17 +89,17 @@ func (p *path) settle(at Tick) error {
 }
 
 // tick makes a revision of a change.
-func (p *path) tick() Tick {
+func (p *path) tick() outbox.Tick {
 	p.b.t.Helper()
 	p.b.change("a")
 	rows, err := p.queries.TickInsert(p.b.t.Context(), store.TickInsertParams{PageRows: 10, Owner: instance, Term: 1})
 	require.NoError(p.b.t, err)
 	require.NotEmpty(p.b.t, rows)
-	return Tick{Revision: rows[0].Revision, Snapshot: rows[0].Snapshot}
+	return outbox.Tick{Revision: rows[0].Revision, Snapshot: rows[0].Snapshot}
 }
 
 // lead moves the leader's cursor.
-func (p *path) lead(at Tick) error {
+func (p *path) lead(at outbox.Tick) error {
 	if err := p.queries.LeaderFence(p.b.t.Context(), store.LeaderFenceParams{Owner: instance, Term: 1}); err != nil {
 		return err
 	}
@@ -112,7 +113,7 @@ func (p *path) expand() error {
 }
 
 // look reads what an owner and wait() read again and again.
-func (p *path) look(at Tick) error {
+func (p *path) look(at outbox.Tick) error {
 	ctx := p.b.t.Context()
 	unopened, operations := p.gates.Known()
 	steering, err := p.queries.TargetSteering(ctx, store.TargetSteeringParams{TargetID: 1, Since: p.gates.Since, Unopened: unopened, Operations: operations})
@@ -145,7 +146,7 @@ func (p *path) turn() error {
 }
 
 // open looks for applies that are to be opened.
-func (p *path) open(at Tick) error {
+func (p *path) open(at outbox.Tick) error {
 	row, err := p.queries.AppliesToOpen(p.b.t.Context(), store.AppliesToOpenParams{Snapshot: at.Snapshot, After: p.opened, Known: []int64{}})
 	p.opened = row.Since
 	return err
@@ -158,7 +159,7 @@ func (p *path) read() error {
 }
 
 // forget looks at the ticks that have grown old, and at the parts of the outbox.
-func (p *path) forget(at Tick) error {
+func (p *path) forget(at outbox.Tick) error {
 	if _, err := p.queries.Forget(p.b.t.Context(), store.ForgetParams{After: at.Revision - 20, Upto: at.Revision - 10, MaxAge: day, AppliesKept: day}); err != nil {
 		return err
 	}
@@ -171,7 +172,7 @@ func (p *path) blocks() map[string]int {
 	t := p.b.t
 	t.Helper()
 	least := map[string]int{}
-	var at Tick
+	var at outbox.Tick
 	for range 5 {
 		p.called()
 		for _, step := range []struct {

@@ -1,4 +1,4 @@
-package outbox
+package leader
 
 import (
 	"cmp"
@@ -16,6 +16,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
+	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -24,8 +25,8 @@ type Ticker struct {
 	URL      string // direct
 	Name     string // application_name
 	Instance string // uuid of this process, as in reconciler.leases
-	Feed     *Feed
-	Listener *Listener
+	Feed     *outbox.Feed
+	Listener *outbox.Listener
 	// Poll is how often the outbox is looked at when NOTIFY cannot be used. Default 100 ms.
 	Poll time.Duration
 	// Peers reports whether other processes run, which then are told of each tick. Nil means no.
@@ -83,7 +84,7 @@ func (t *Ticker) Keep(ctx context.Context, term int64, ready chan<- struct{}) er
 		if ctx.Err() != nil {
 			return nil
 		}
-		if database.IsFenced(err) || errors.Is(err, ErrRestored) {
+		if database.IsFenced(err) || errors.Is(err, outbox.ErrRestored) {
 			return err
 		}
 		entry.Failed(database.Explain(err))
@@ -114,10 +115,10 @@ func (t *Ticker) session(ctx context.Context, term int64, known func()) error {
 		defer cancel()
 		_ = conn.Close(closeCtx) // frees the sleep lock; nothing else is lost
 	}()
-	wake := t.Listener.Subscribe(ChannelWake)
-	defer t.Listener.Unsubscribe(ChannelWake, wake)
-	control := t.Listener.Subscribe(ChannelControl)
-	defer t.Listener.Unsubscribe(ChannelControl, control)
+	wake := t.Listener.Subscribe(outbox.ChannelWake)
+	defer t.Listener.Unsubscribe(outbox.ChannelWake, wake)
+	control := t.Listener.Subscribe(outbox.ChannelControl)
+	defer t.Listener.Unsubscribe(outbox.ChannelControl, control)
 	l := &leader{
 		Ticker: t, term: term, conn: conn, queries: store.New(conn), wake: wake, control: control, entry: t.Loops.Loop(loop.Tick, ""),
 		wakeups: rate{window: rateWindow}, ticks: rate{window: sleepWindow},
@@ -148,20 +149,20 @@ func (l *leader) adopt(ctx context.Context) error {
 	// It takes the leadership away from everybody, this process included, which may hear of that before its answer.
 	patient, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmp.Or(l.testPatience, leaderPatience))
 	defer cancel()
-	restored, err := adopt(patient, l.queries, known.Revision, l.Fleet)
+	restored, err := outbox.Adopt(patient, l.queries, known.Revision, l.Fleet)
 	if err != nil {
 		return fmt.Errorf("compare the database with the one that revisions were made in: %w", database.Explain(err))
 	}
 	if restored {
 		l.restored()
 	}
-	tick, err := newest(patient, l.queries)
+	tick, err := outbox.Newest(patient, l.queries)
 	if err != nil {
 		return err
 	}
 	if restored {
 		l.Feed.Reset(tick)
-		return fmt.Errorf("%w: leadership begins again", ErrRestored)
+		return fmt.Errorf("%w: leadership begins again", outbox.ErrRestored)
 	}
 	l.Feed.Publish(tick)
 	return nil
@@ -281,7 +282,7 @@ func (l *leader) notified(ctx context.Context, now time.Time) error {
 
 // tick makes a revision if there is something new, and hands the first page of it to the feed with it.
 func (l *leader) tick(ctx context.Context) error {
-	rows, err := l.queries.TickInsert(ctx, store.TickInsertParams{Owner: l.Instance, Term: l.term, PageRows: PageRows})
+	rows, err := l.queries.TickInsert(ctx, store.TickInsertParams{Owner: l.Instance, Term: l.term, PageRows: outbox.PageRows})
 	if err != nil {
 		return fmt.Errorf("make a revision: %w", err)
 	}
@@ -290,15 +291,15 @@ func (l *leader) tick(ctx context.Context) error {
 		return nil
 	}
 	crash.Point(crash.AfterTick)
-	page := newPage(Position{})
+	page := outbox.NewPage(outbox.Position{})
 	for _, row := range rows {
-		page.add(row.Seq, row.Xid, Event{Xid: row.Xid, ResourceID: row.ResourceID, Target: row.Target, Key: row.Key, DependencyID: row.DependencyID, Image: row.Image})
+		page.Add(row.Seq, row.Xid, outbox.Event{Xid: row.Xid, ResourceID: row.ResourceID, Target: row.Target, Key: row.Key, DependencyID: row.DependencyID, Image: row.Image})
 	}
 	l.Metrics.Ticks.Inc()
 	l.ticks.add(1)
 	l.crowd.add(time.Now(), len(page.Events))
 	l.Feed.Prime(rows[0].Revision, page)
-	l.Feed.Publish(Tick{Revision: rows[0].Revision, Snapshot: rows[0].Snapshot, At: rows[0].At})
+	l.Feed.Publish(outbox.Tick{Revision: rows[0].Revision, Snapshot: rows[0].Snapshot, At: rows[0].At})
 	if l.Peers != nil && l.Peers() && l.Listener.Works() {
 		if err := l.queries.NotifyTick(ctx); err != nil {
 			return fmt.Errorf("tell other processes of a revision: %w", err)
@@ -388,8 +389,8 @@ func (t *Ticker) poll() time.Duration {
 // Follow keeps the feed up to date in a process that is not the leader. In one that is it only listens: to the next
 // leader, of which this process may hear before it knows that it leads no more.
 func (t *Ticker) Follow(ctx context.Context) error {
-	ticks := t.Listener.Subscribe(ChannelTick)
-	defer t.Listener.Unsubscribe(ChannelTick, ticks)
+	ticks := t.Listener.Subscribe(outbox.ChannelTick)
+	defer t.Listener.Unsubscribe(outbox.ChannelTick, ticks)
 	for {
 		pause := fallbackPoll
 		if !t.Listener.Works() {
@@ -406,7 +407,7 @@ func (t *Ticker) Follow(ctx context.Context) error {
 			}
 		}
 		err := t.Feed.Refresh(ctx)
-		if errors.Is(err, ErrRestored) {
+		if errors.Is(err, outbox.ErrRestored) {
 			t.restored()
 			continue
 		}
