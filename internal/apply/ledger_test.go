@@ -39,6 +39,12 @@ func (d *ledgerDB) params() store.SettleParams {
 	return store.SettleParams{TargetID: d.target, Owner: ledgerOwner, Term: 3}
 }
 
+func (d *ledgerDB) write(t *testing.T, params store.SettleParams) {
+	t.Helper()
+	_, err := d.queries.Settle(t.Context(), params)
+	require.NoError(t, err)
+}
+
 // settle records results for keys, all alike.
 func (d *ledgerDB) settle(t *testing.T, rec record, keys ...string) {
 	t.Helper()
@@ -46,7 +52,7 @@ func (d *ledgerDB) settle(t *testing.T, rec record, keys ...string) {
 	for _, key := range keys {
 		addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: key}}, record: &rec})
 	}
-	require.NoError(t, d.queries.Settle(t.Context(), params))
+	d.write(t, params)
 }
 
 func (d *ledgerDB) line(t *testing.T, sql string, args ...any) string {
@@ -77,7 +83,8 @@ func TestWritesOfADeposedOwnerAreRefused(t *testing.T) {
 			params.Owner, params.Term = owner, term
 			addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "a"}}, record: &appliedRecord})
 			params.CursorRevision, params.CursorSnapshot = 7, "10:10:"
-			return d.queries.Settle(ctx, params)
+			_, err := d.queries.Settle(ctx, params)
+			return err
 		},
 		"InHand": func(ctx context.Context, owner string, term int64) error {
 			err := d.queries.LedgerInHand(ctx, store.LedgerInHandParams{
@@ -209,7 +216,7 @@ func TestResultsOfAnUntrackedResourceAreDropped(t *testing.T) {
 	params := d.params()
 	addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "kept"}}, record: &appliedRecord})
 	addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource + 100, Key: "dropped"}}, record: &appliedRecord})
-	require.NoError(t, d.queries.Settle(t.Context(), params))
+	d.write(t, params)
 	require.Equal(t, "kept applied", d.line(t, ledgerLine))
 }
 
@@ -224,19 +231,19 @@ func TestCursorGoesWithTheResults(t *testing.T) {
 	cur.base.Snapshot, cur.batch, cur.at.Xid, cur.at.Seq = "10:20:15", at(6).base, 17, 42
 	cur.batch.Snapshot = "30:30:"
 	addCursor(&params, cur)
-	require.NoError(t, d.queries.Settle(t.Context(), params))
+	d.write(t, params)
 	require.Equal(t, "4 10:20:15 6 30:30: 17 42", d.line(t, cursorLine))
 
 	params = d.params()
 	addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "a"}}, record: &record{gone: true}})
-	require.NoError(t, d.queries.Settle(t.Context(), params))
+	d.write(t, params)
 	require.Empty(t, d.line(t, ledgerLine))
 	require.Equal(t, "4 10:20:15 6 30:30: 17 42", d.line(t, cursorLine), "a write without a cursor leaves it")
 
 	params = d.params()
 	cur.base, cur.batch = cur.batch, at(0).base
 	addCursor(&params, cur)
-	require.NoError(t, d.queries.Settle(t.Context(), params))
+	d.write(t, params)
 	require.Equal(t, "6 30:30:", d.line(t, cursorLine))
 }
 

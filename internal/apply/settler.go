@@ -259,31 +259,17 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	return s.finish(ctx, batch)
 }
 
-// record writes results, and what they mean for applies, in one statement. Most have no meaning for any.
+// record writes results, and what they mean for applies, in one statement. Most have no meaning for any. What an apply that
+// somebody holds is to know is recorded later.
 func (s *settler) record(ctx context.Context, p store.SettleParams, tasks taskResults) error {
 	tasks = s.later.rest(tasks)
-	if len(tasks.keys) == 0 {
-		return s.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
-	}
-	err := s.settleTasks(ctx, p, tasks)
-	if database.Code(err) == lockNotAvailable {
+	p.TaskOperationIds, p.TaskResourceIds, p.TaskKeys, p.TaskVerdicts, p.TaskErrors = tasks.operations, tasks.resources, tasks.keys, tasks.verdicts, tasks.errs
+	came, err := s.queries.Settle(ctx, p)
+	if len(tasks.keys) > 0 && database.Code(err) == lockNotAvailable {
 		s.later.add(tasks.operations, time.Now().Add(laterAgain))
-		return s.queries.Settle(ctx, p) //nolint:wrapcheck // by the caller
+		return s.record(ctx, p, taskResults{})
 	}
-	return err
-}
-
-func (s *settler) settleTasks(ctx context.Context, p store.SettleParams, tasks taskResults) error {
-	came, err := s.queries.SettleTasks(ctx, store.SettleTasksParams{
-		TargetID: p.TargetID, Owner: p.Owner, Term: p.Term,
-		ResourceIds: p.ResourceIds, Keys: p.Keys, States: p.States, Wanted: p.Wanted, Present: p.Present, DesiredRevisions: p.DesiredRevisions,
-		AppliedRevisions: p.AppliedRevisions, AppliedHashes: p.AppliedHashes, FailedHashes: p.FailedHashes, Attempts: p.Attempts, Errors: p.Errors,
-		HeldBy: p.HeldBy, Approved: p.Approved, Delays: p.Delays, Called: p.Called, Matches: p.Matches, Generations: p.Generations, GoneResourceIds: p.GoneResourceIds, GoneKeys: p.GoneKeys,
-		CursorRevision: p.CursorRevision, CursorSnapshot: p.CursorSnapshot, BatchRevision: p.BatchRevision, BatchSnapshot: p.BatchSnapshot, BatchXid: p.BatchXid,
-		BatchSeq: p.BatchSeq, CountGuard: p.CountGuard, Passed: p.Passed, PassedOf: p.PassedOf, GuardWindow: p.GuardWindow, EndedCalls: p.EndedCalls,
-		TaskOperationIds: tasks.operations, TaskResourceIds: tasks.resources, TaskKeys: tasks.keys, TaskVerdicts: tasks.verdicts, TaskErrors: tasks.errs,
-	})
-	if err != nil {
+	if err != nil || len(tasks.keys) == 0 {
 		return err //nolint:wrapcheck // by the caller
 	}
 	crash.Point(crash.TasksRecorded)

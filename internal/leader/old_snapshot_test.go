@@ -80,12 +80,13 @@ func (p *path) called() {
 
 // settle records the result of the call, and the cursor.
 func (p *path) settle(at outbox.Tick) error {
-	return p.queries.Settle(p.b.t.Context(), store.SettleParams{
+	_, err := p.queries.Settle(p.b.t.Context(), store.SettleParams{
 		TargetID: 1, Owner: instance, Term: 1, ResourceIds: []int32{1}, Keys: []string{strconv.Itoa(p.keys)}, States: []string{"applied"},
 		Wanted: []bool{true}, Present: []bool{true}, DesiredRevisions: []int64{at.Revision}, AppliedRevisions: []int64{at.Revision},
 		AppliedHashes: [][]byte{make([]byte, 16)}, FailedHashes: [][]byte{{}}, Attempts: []int32{0}, Errors: []string{""}, HeldBy: []string{""},
 		Approved: []bool{false}, Delays: []float64{-1}, Called: []bool{true}, Matches: []string{""}, CursorRevision: at.Revision, CursorSnapshot: at.Snapshot,
 	})
+	return err
 }
 
 // tick makes a revision of a change.

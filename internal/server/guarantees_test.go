@@ -464,7 +464,8 @@ func TestDeposedOwnerWritesNothing(t *testing.T) {
 	queries, ctx := store.New(w.db.Pool), t.Context()
 	writes := map[string]func(term int64) error{
 		"Settle": func(term int64) error {
-			return queries.Settle(ctx, store.SettleParams{TargetID: 1, Owner: owner, Term: term, GoneResourceIds: []int32{1}, GoneKeys: []string{"nobody"}})
+			_, err := queries.Settle(ctx, store.SettleParams{TargetID: 1, Owner: owner, Term: term, GoneResourceIds: []int32{1}, GoneKeys: []string{"nobody"}})
+			return err
 		},
 		"InHand": func(term int64) error {
 			return queries.LedgerInHand(ctx, store.LedgerInHandParams{TargetID: 1, Owner: owner, Term: term, ResourceIds: []int32{1}, Keys: []string{"1"}, Called: []bool{false}, Patience: time.Hour})

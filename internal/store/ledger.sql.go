@@ -226,94 +226,8 @@ func (q *Queries) ParkedDecide(ctx context.Context, arg ParkedDecideParams) (int
 	return decided, err
 }
 
-const settle = `-- name: Settle :exec
-SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
-    $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
-    $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
-    $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
-    $18::boolean[], $19::text[], $20::int[], $21::int[], $22::text[],
-    $23::bigint, $24::text, $25::bigint, $26::text,
-    $27::text, $28::bigint, $29::boolean,
-    $30::bigint, $31::bigint, $32::float8, $33::bigint[])
-`
-
-type SettleParams struct {
-	TargetID         int32
-	Owner            string
-	Term             int64
-	ResourceIds      []int32
-	Keys             []string
-	States           []string
-	Wanted           []bool
-	Present          []bool
-	DesiredRevisions []int64
-	AppliedRevisions []int64
-	AppliedHashes    [][]byte
-	FailedHashes     [][]byte
-	Attempts         []int32
-	Errors           []string
-	HeldBy           []string
-	Approved         []bool
-	Delays           []float64
-	Called           []bool
-	Matches          []string
-	Generations      []int32
-	GoneResourceIds  []int32
-	GoneKeys         []string
-	CursorRevision   int64
-	CursorSnapshot   string
-	BatchRevision    int64
-	BatchSnapshot    string
-	BatchXid         string
-	BatchSeq         int64
-	CountGuard       bool
-	Passed           int64
-	PassedOf         int64
-	GuardWindow      float64
-	EndedCalls       []int64
-}
-
-func (q *Queries) Settle(ctx context.Context, arg SettleParams) error {
-	_, err := q.db.Exec(ctx, settle,
-		arg.TargetID,
-		arg.Owner,
-		arg.Term,
-		arg.ResourceIds,
-		arg.Keys,
-		arg.States,
-		arg.Wanted,
-		arg.Present,
-		arg.DesiredRevisions,
-		arg.AppliedRevisions,
-		arg.AppliedHashes,
-		arg.FailedHashes,
-		arg.Attempts,
-		arg.Errors,
-		arg.HeldBy,
-		arg.Approved,
-		arg.Delays,
-		arg.Called,
-		arg.Matches,
-		arg.Generations,
-		arg.GoneResourceIds,
-		arg.GoneKeys,
-		arg.CursorRevision,
-		arg.CursorSnapshot,
-		arg.BatchRevision,
-		arg.BatchSnapshot,
-		arg.BatchXid,
-		arg.BatchSeq,
-		arg.CountGuard,
-		arg.Passed,
-		arg.PassedOf,
-		arg.GuardWindow,
-		arg.EndedCalls,
-	)
-	return err
-}
-
-const settleTasks = `-- name: SettleTasks :one
-SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
+const settle = `-- name: Settle :one
+SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)::bigint AS failed FROM (SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
     $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
     $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
     $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
@@ -321,11 +235,13 @@ SELECT w.settled[1]::bigint AS completed, w.settled[2]::bigint AS failed FROM (S
     $23::bigint, $24::text, $25::bigint, $26::text,
     $27::text, $28::bigint, $29::boolean,
     $30::bigint, $31::bigint, $32::float8, $33::bigint[]) AS ledger,
-  reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $34::bigint[],
-    $35::int[], $36::text[], $37::text[], $38::text[]) AS settled OFFSET 0) AS w
+  CASE WHEN cardinality($34::bigint[]) > 0 THEN
+    reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $34::bigint[],
+      $35::int[], $36::text[], $37::text[], $38::text[]) END AS settled
+  OFFSET 0) AS w
 `
 
-type SettleTasksParams struct {
+type SettleParams struct {
 	TargetID         int32
 	Owner            string
 	Term             int64
@@ -366,15 +282,15 @@ type SettleTasksParams struct {
 	TaskErrors       []string
 }
 
-type SettleTasksRow struct {
+type SettleRow struct {
 	Completed int64
 	Failed    int64
 }
 
-// Settle and what it means for applies: one statement, so one transaction and one round trip. It returns how many objects
-// of applies are completed by that, and how many have failed.
-func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) (SettleTasksRow, error) {
-	row := q.db.QueryRow(ctx, settleTasks,
+// Results, the cursor, and what they mean for applies: one statement, so one transaction and one round trip. It returns how many
+// objects of applies are completed by that, and how many have failed.
+func (q *Queries) Settle(ctx context.Context, arg SettleParams) (SettleRow, error) {
+	row := q.db.QueryRow(ctx, settle,
 		arg.TargetID,
 		arg.Owner,
 		arg.Term,
@@ -414,7 +330,7 @@ func (q *Queries) SettleTasks(ctx context.Context, arg SettleTasksParams) (Settl
 		arg.TaskVerdicts,
 		arg.TaskErrors,
 	)
-	var i SettleTasksRow
+	var i SettleRow
 	err := row.Scan(&i.Completed, &i.Failed)
 	return i, err
 }
