@@ -166,7 +166,7 @@ func (o *Owner) Run(ctx context.Context) error {
 		group.Go(func() error {
 			defer sources.Done()
 			if err := run(intake); err != nil && intake.Err() == nil {
-				o.part(name).Failed(database.Explain(err))
+				o.part(name).Failed(err)
 				return err
 			}
 			return nil
@@ -182,7 +182,7 @@ func (o *Owner) Run(ctx context.Context) error {
 	group.Go(func() error {
 		err := o.settler.run(work)
 		if err != nil && work.Err() == nil {
-			o.part(loop.Settle).Failed(database.Explain(err))
+			o.part(loop.Settle).Failed(err)
 		}
 		return err
 	})

@@ -58,27 +58,41 @@ func isBroken(err error) bool {
 		strings.Contains(err.Error(), "conn closed") // pgconn has no value for it
 }
 
-// Explain turns errors that a person can mend into sentences that say how; it returns others as they are.
+// explainedError is an error with a sentence that says how to mend it.
+type explainedError struct {
+	sentence, message string
+	err               error
+}
+
+func (e *explainedError) Error() string {
+	return fmt.Sprintf("%s (%s): %s", e.sentence, e.message, e.err)
+}
+
+func (e *explainedError) Unwrap() error { return e.err }
+
+// Explain turns errors that a person can mend into sentences that say how. It returns others, and those that it has explained
+// before, as they are.
 func Explain(err error) error {
 	var pgErr *pgconn.PgError
-	if !errors.As(err, &pgErr) {
+	var before *explainedError
+	if !errors.As(err, &pgErr) || errors.As(err, &before) {
 		return err
 	}
 	switch pgErr.Code {
 	case "42P01":
 		if strings.Contains(pgErr.Message, "reconciler.desired_") {
-			return fmt.Errorf("the definition of a resource is broken: see SELECT * FROM reconciler.doctor(); (%s): %w", pgErr.Message, err)
+			return &explainedError{"the definition of a resource is broken: see SELECT * FROM reconciler.doctor();", pgErr.Message, err}
 		}
 		fallthrough
 	case "3F000", "42883":
 		if strings.Contains(pgErr.Message, "reconciler") {
-			return fmt.Errorf("the schema is missing or too old: run `reconciler migrate up` (%s): %w", pgErr.Message, err)
+			return &explainedError{"the schema is missing or too old: run `reconciler migrate up`", pgErr.Message, err}
 		}
 	case "42501":
 		if IsHidden(err) {
-			return fmt.Errorf("row security hides rows of a tracked table from the owner of its definition, so nothing of it is applied or deleted: see SELECT * FROM reconciler.doctor(); (%s): %w", pgErr.Message, err)
+			return &explainedError{"row security hides rows of a tracked table from the owner of its definition, so nothing of it is applied or deleted: see SELECT * FROM reconciler.doctor();", pgErr.Message, err}
 		}
-		return fmt.Errorf("a right is missing: as the owner of schema reconciler run SELECT reconciler.grant('<role>', 'runtime') (%s): %w", pgErr.Message, err)
+		return &explainedError{"a right is missing: as the owner of schema reconciler run SELECT reconciler.grant('<role>', 'runtime')", pgErr.Message, err}
 	}
 	return err
 }

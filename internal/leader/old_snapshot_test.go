@@ -206,7 +206,7 @@ func TestF94_ChangesCostTheSameHoweverOldASnapshotIs(t *testing.T) {
 	t.Parallel()
 	const objects = 100
 	rounds := pgtest.Pick(1000, 2500)
-	b := bedOn(t, pgtest.Holding(t))
+	b := bedOn(t, pgtest.Server(t).New(t)) // elsewhere, transactions of other tests keep what is known of applies old
 	b.exec(joinedApps)
 	b.exec(`INSERT INTO reconciler.targets (name, owner, term, lease_ttl) VALUES ('eu', $1, 1, '1 hour'), ('us', NULL, 0, '0')`, instance)
 	b.exec(fmt.Sprintf(`INSERT INTO members SELECT 'm' || n, 1, 'eu' FROM generate_series(1, %d) AS n`, objects))

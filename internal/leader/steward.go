@@ -1,7 +1,6 @@
 package leader
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +50,7 @@ type Steward struct {
 	ended  map[string]int // applies that ended in the batch that is being read, by state
 
 	testCountEvery time.Duration // tests shorten countEvery
-	testAgain      time.Duration // tests shorten againMin
+	testAgain      time.Duration // tests shorten the pause after a failure
 }
 
 // Run works until its context ends, or with an error when leadership is lost. Its duties have nothing to do with each
@@ -76,14 +75,12 @@ func (s *Steward) Run(ctx context.Context, term int64, ready <-chan struct{}) er
 		{name: loop.Misfits, turn: s.misfits.turn, wake: s.misfits.poke, after: ready},
 		{name: loop.Count, turn: s.count},
 	} {
-		group.Go(func() error { return d.run(ctx, s.Loops.Loop(d.name, ""), s.again()) })
+		group.Go(func() error { return d.run(ctx, s.Loops.Loop(d.name, ""), s.testAgain) })
 	}
 	err := group.Wait()
 	s.Metrics.SetApplies(nil) // so that the sum over all processes is the leader's
 	return err
 }
-
-func (s *Steward) again() time.Duration { return cmp.Or(s.testAgain, againMin) }
 
 // follow returns a turn of the duty that reads changes: one batch, or the wait for one.
 func (s *Steward) follow(term int64) func(context.Context) (time.Duration, error) {

@@ -17,6 +17,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -47,6 +48,12 @@ type Ticker struct {
 // leaderPatience is how long the leader waits for an answer of the database. A connection that is half open would
 // otherwise stop all revisions until TCP gives it up, which takes minutes, while the lease is renewed on another one.
 const leaderPatience = 10 * time.Second
+
+// againMin and againMax are the first and the longest pause before the leader connects again; a session that was longer than three
+// times againMax starts the count anew.
+const againMin = 500 * time.Millisecond
+
+var againMax = pace.Of(5 * time.Second)
 
 var errSilent = errors.New("the database does not answer on the leader's connection")
 
@@ -87,8 +94,8 @@ func (t *Ticker) Keep(ctx context.Context, term int64, ready chan<- struct{}) er
 		if database.IsFenced(err) || errors.Is(err, outbox.ErrRestored) {
 			return err
 		}
-		entry.Failed(database.Explain(err))
-		if time.Since(begun) > againMax {
+		entry.Failed(err)
+		if time.Since(begun) > 3*againMax {
 			again = againMin
 		}
 		select {
@@ -96,7 +103,7 @@ func (t *Ticker) Keep(ctx context.Context, term int64, ready chan<- struct{}) er
 			return nil
 		case <-time.After(again):
 		}
-		again = min(2*again, againMax/3)
+		again = min(2*again, againMax)
 	}
 }
 
@@ -414,7 +421,7 @@ func (t *Ticker) Follow(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		t.Loops.Loop(loop.Follow, "").Done(database.Explain(err))
+		t.Loops.Loop(loop.Follow, "").Done(err)
 		if err != nil {
 			select {
 			case <-ctx.Done():

@@ -69,7 +69,7 @@ func (s *session) take(live context.Context, v view, slots []*slot) {
 		err = missed(slots)
 	}
 	if live.Err() == nil {
-		s.cfg.Loops.Loop(loop.Acquire, "").Done(database.Explain(err))
+		s.cfg.Loops.Loop(loop.Acquire, "").Done(err)
 	}
 	if slices.ContainsFunc(slots, func(sl *slot) bool { return sl.phase != running }) {
 		s.beatBy(s.cfg.Clock() + s.cfg.Timing.Retry)
@@ -213,7 +213,7 @@ func (s *session) keepConfigured(live context.Context, v view) {
 		err = errors.Join(err, s.unconfigure(ctx, v, unlisted))
 	}
 	if live.Err() == nil {
-		s.cfg.Loops.Loop(loop.Configure, "").Done(database.Explain(err))
+		s.cfg.Loops.Loop(loop.Configure, "").Done(err)
 	}
 }
 

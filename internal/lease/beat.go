@@ -65,7 +65,7 @@ func (s *session) heartbeat(number int64) store.LeaseHeartbeatParams {
 func (s *session) answered(live context.Context, err error) {
 	now := s.cfg.Clock()
 	if live.Err() == nil {
-		s.cfg.Loops.Loop(loop.Heartbeat, "").Done(database.Explain(err))
+		s.cfg.Loops.Loop(loop.Heartbeat, "").Done(err)
 	}
 	switch {
 	case err != nil:

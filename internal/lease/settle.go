@@ -65,7 +65,7 @@ func (s *session) afterFailure(sl *slot, err error) {
 		s.giveBack(sl, false)
 		return
 	}
-	s.runs(sl).Failed(database.Explain(err))
+	s.runs(sl).Failed(err)
 	// That the database was lost says nothing about the next run, and it cannot begin before the database is back.
 	pause := s.cfg.Timing.BackoffMin
 	if !database.IsUnavailable(err) {

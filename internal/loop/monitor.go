@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/pace"
 )
@@ -139,7 +140,7 @@ func (m *Monitor) failed(l *Loop, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	m.failedLocked(l, now, now, Text(err))
+	m.failedLocked(l, now, now, Text(database.Explain(err)))
 	l.state.stuck = false
 }
 

@@ -130,7 +130,7 @@ func (l *Listener) Run(ctx context.Context) error {
 			wait = l.retest()
 			l.Loops.Loop(loop.Listen, "").Succeeded() // polling is a mode, not a failure
 		} else {
-			l.Loops.Loop(loop.Listen, "").Failed(database.Explain(err))
+			l.Loops.Loop(loop.Listen, "").Failed(err)
 		}
 		l.Logger.Warn("listen_lost", "error", err, "retry_in", wait)
 		select {

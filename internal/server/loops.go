@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/pace"
 )
@@ -41,23 +40,12 @@ func (s *Server) watchLoops(ctx context.Context, group *errgroup.Group) {
 // probePool asks a pool again and again for a connection that answers: a pooler may be paused, a network may swallow what
 // is sent, and whoever waits for an answer cannot tell.
 func (s *Server) probePool(ctx context.Context, name loop.Name, pool *pgxpool.Pool) error {
-	entry := s.loops.Loop(name, "")
-	for {
-		err := pingPool(ctx, pool)
-		if ctx.Err() != nil {
-			return nil
+	return s.loops.Loop(name, "").Run(ctx, loop.Schedule{AgainMin: poolAgain, AgainMax: poolAgain, Turn: func(ctx context.Context) (time.Duration, error) {
+		if err := pingPool(ctx, pool); err != nil {
+			return poolAgain, err
 		}
-		entry.Done(err)
-		pause := poolEvery
-		if err != nil {
-			pause = poolAgain
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pause):
-		}
-	}
+		return poolEvery, nil
+	}})
 }
 
 func pingPool(ctx context.Context, pool *pgxpool.Pool) error {
@@ -67,5 +55,5 @@ func pingPool(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil && errors.Is(context.Cause(ctx), errSlowPool) {
 		return fmt.Errorf("%w (%s)", errSlowPool, poolTimeout)
 	}
-	return database.Explain(err)
+	return err
 }

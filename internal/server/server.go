@@ -341,26 +341,15 @@ func (s *Server) runLeader(ctx context.Context, term int64) error {
 func (s *Server) followCatalog(ctx context.Context) error {
 	control := s.listener.Subscribe(outbox.ChannelControl)
 	defer s.listener.Unsubscribe(outbox.ChannelControl, control)
-	timer := time.NewTimer(catalogEvery)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-control:
-		case <-timer.C:
-		}
-		pause := catalogEvery
-		_, err := s.catalog.Reload(ctx, s.direct)
-		if ctx.Err() != nil {
-			return nil
-		}
-		s.loops.Loop(loop.Definitions, "").Done(database.Explain(err))
-		if err != nil {
-			pause = catalogAgain
-		}
-		timer.Reset(pause)
-	}
+	return s.loops.Loop(loop.Definitions, "").Run(ctx, loop.Schedule{
+		Wake: control, First: catalogEvery, AgainMin: catalogAgain, AgainMax: catalogAgain,
+		Turn: func(ctx context.Context) (time.Duration, error) {
+			if _, err := s.catalog.Reload(ctx, s.direct); err != nil {
+				return catalogAgain, err
+			}
+			return catalogEvery, nil
+		},
+	})
 }
 
 func (s *Server) hasPeers() bool { return s.leases.Status().Peers > 0 }

@@ -96,24 +96,16 @@ func (s *Server) ownStream(ctx context.Context, publisher *stream.Publisher, tar
 // notifyWatchers notifies the other processes of what this one has published, after the commit: a NOTIFY inside would hold a lock
 // of the whole server while it is flushed. One that is lost is found by the next poll.
 func (s *Server) notifyWatchers(ctx context.Context) error {
-	entry := s.loops.Loop(loop.NotifyWatchers, "")
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.published:
-		}
+	return s.loops.Loop(loop.NotifyWatchers, "").Run(ctx, loop.Schedule{Wake: s.published, First: -1, Turn: func(ctx context.Context) (time.Duration, error) {
 		sendCtx, cancel := context.WithTimeout(ctx, poolTimeout)
-		err := store.New(s.work).StreamNotify(sendCtx)
-		cancel()
-		if ctx.Err() != nil {
-			return nil
+		defer cancel()
+		if err := store.New(s.work).StreamNotify(sendCtx); err != nil {
+			return -1, err
 		}
-		entry.Done(database.Explain(err))
-		select {
+		select { // what is published meanwhile goes with the next
 		case <-ctx.Done():
-			return nil
 		case <-time.After(notifyWatchersEvery):
 		}
-	}
+		return -1, nil
+	}})
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/apply"
 	"github.com/pgreconciler/reconciler/internal/config"
-	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/loop"
@@ -128,7 +127,7 @@ func (s *Server) steer(ctx context.Context, grant *lease.Grant, owner *apply.Own
 			if ctx.Err() != nil {
 				return nil
 			}
-			entry.Failed(database.Explain(err))
+			entry.Failed(err)
 			return err
 		}
 		entry.Succeeded()
@@ -152,27 +151,15 @@ func (s *Server) setOwner(target int32, owner *apply.Owner) {
 func (s *Server) watchTurns(ctx context.Context) error {
 	turn := s.listener.Subscribe(outbox.ChannelTurn)
 	defer s.listener.Unsubscribe(outbox.ChannelTurn, turn)
-	entry := s.loops.Loop(loop.Turns, "")
-	var again <-chan time.Time // after a failure: nobody may call any more
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-turn:
-		case <-again:
-		}
-		since, known := s.knownGates()
-		rows, err := store.New(s.work).TargetsWithTurn(ctx, store.TargetsWithTurnParams{Owner: s.instance, Since: since, Known: known})
-		if ctx.Err() != nil {
-			return nil
-		}
-		entry.Done(database.Explain(err))
-		again = nil
-		if err != nil {
-			again = time.After(turnsAgain)
-		}
-		s.tellTurns(rows, err != nil) // then every target asks by itself
-	}
+	return s.loops.Loop(loop.Turns, "").Run(ctx, loop.Schedule{
+		Wake: turn, First: -1, AgainMin: turnsAgain, AgainMax: turnsAgain, // after a failure nobody may call any more
+		Turn: func(ctx context.Context) (time.Duration, error) {
+			since, known := s.knownGates()
+			rows, err := store.New(s.work).TargetsWithTurn(ctx, store.TargetsWithTurnParams{Owner: s.instance, Since: since, Known: known})
+			s.tellTurns(rows, err != nil) // then every target asks by itself
+			return -1, err                //nolint:wrapcheck // the loop's name says what failed
+		},
+	})
 }
 
 // knownGates returns what all owners know of the operations of applies: since when, and which there were.

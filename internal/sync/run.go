@@ -51,7 +51,7 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 func (r *Runner) tell(log *slog.Logger, err error) {
 	log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
 	if code := database.Code(err); code != "" && code != lockNotAvailable { // who locks a table knows
-		r.loop(loop.Rows).Failed(database.Explain(err))
+		r.loop(loop.Rows).Failed(err)
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/apply"
 	"github.com/pgreconciler/reconciler/internal/crash"
-	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/lease"
@@ -153,7 +152,7 @@ func (r *Runner) stopped(ctx context.Context, err error) error {
 		<-ctx.Done() // the owner may hear of it first
 	}
 	if ctx.Err() == nil {
-		r.loop(loop.Sync).Failed(database.Explain(err))
+		r.loop(loop.Sync).Failed(err)
 		return err
 	}
 	return nil

@@ -74,17 +74,10 @@ func (a *Access) Run(ctx context.Context) error {
 	if len(a.cfg.Tokens) == 0 && a.cfg.TLSCertFile == "" {
 		return nil
 	}
-	entry := a.loops.Loop(loop.Credentials, "")
-	ticker := time.NewTicker(readEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			entry.Done(a.read())
-		}
-	}
+	return a.loops.Loop(loop.Credentials, "").Run(ctx, loop.Schedule{
+		First: readEvery, AgainMin: readEvery, AgainMax: readEvery,
+		Turn: func(context.Context) (time.Duration, error) { return readEvery, a.read() },
+	})
 }
 
 func (a *Access) read() error {

@@ -106,7 +106,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		entry.Done(database.Explain(err))
+		entry.Done(err)
 		if err != nil {
 			h.fallSilent()
 			more = false
@@ -350,7 +350,7 @@ func (h *Hub) count(ctx context.Context) {
 	defer cancel()
 	err := store.New(h.cfg.DB).StreamWatch(ctx, params)
 	if ctx.Err() == nil {
-		h.cfg.Loops.Loop(loop.Watchers, "").Done(database.Explain(err))
+		h.cfg.Loops.Loop(loop.Watchers, "").Done(err)
 	}
 }
 
