@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -41,6 +42,22 @@ var arrows = []struct {
 }
 
 var drivers = []string{"discard", "exec", "file", "postgres", "webhook"}
+
+// A newcomer finds every package of the product in docs/architecture.md.
+func TestArchitectureNamesEveryPackage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/architecture.md")
+	require.NoError(t, err)
+	out, err := exec.CommandContext(t.Context(), "go", "list", "../cmd/...", "../client/...", "../internal/...").Output()
+	require.NoError(t, err)
+	for _, path := range strings.Fields(string(out)) {
+		name := strings.TrimPrefix(path, module)
+		if strings.HasPrefix(name, "internal/driver/") {
+			name = "internal/driver/..."
+		}
+		require.True(t, strings.Contains(string(page), "`"+name+"`"), name)
+	}
+}
 
 type goPackage struct {
 	ImportPath string

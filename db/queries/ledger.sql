@@ -41,7 +41,8 @@ WHERE target_id = $1 AND state = 'pending' AND next_attempt_at > clock_timestamp
 SELECT reconciler.take_in_calls(sqlc.arg(target_id)::int);
 
 -- name: LedgerPresent :one
-SELECT count(*) FROM reconciler.ledger WHERE target_id = $1 AND present;
+-- How many objects a target has. Rows of resources that are gone are left until the leader forgets them, and do not count.
+SELECT count(*) FROM reconciler.ledger WHERE target_id = $1 AND present AND resource_id IN (SELECT id FROM reconciler.resources);
 
 -- name: TargetLoad :one
 SELECT t.id, t.name, (t.paused_at IS NOT NULL)::boolean AS paused, t.draining, t.clean, coalesce(t.guard_deletes, 0)::bigint AS guard_deletes,

@@ -122,6 +122,19 @@ func (g *guard) passLocked(n int64) {
 	g.recent = append(g.recent, passes{first: now, last: now, deletes: n, objects: g.objects})
 }
 
+// recount sets the number of objects: a resource is gone, and what the target has of it is nobody's. The limit of the window that
+// is under way falls too.
+func (g *guard) recount(objects int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lost := max(0, g.objects-objects)
+	g.objects = objects
+	g.unwrittenOf = max(0, g.unwrittenOf-lost)
+	for i := range g.recent {
+		g.recent[i].objects = max(0, g.recent[i].objects-lost)
+	}
+}
+
 // count adds to the number of objects.
 func (g *guard) count(delta int64) {
 	g.mu.Lock()

@@ -36,6 +36,31 @@ func (d *ledgerDB) owner(t *testing.T, drv driver.Driver) *Owner {
 	return o
 }
 
+// I6: what a target has of a resource that was untracked is nobody's. It does not raise the number of deletes that may pass, neither
+// from then on nor in the window that is under way.
+func TestUntrackedObjectsDoNotRaiseTheGuard(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	d.Exec(t, `CREATE TABLE many (id text PRIMARY KEY)`)
+	d.Exec(t, `SELECT reconciler.track('many', 'many', '{id}', '''eu''')`)
+	d.Exec(t, `INSERT INTO apps SELECT i::text FROM generate_series(1, 20) AS i; INSERT INTO many SELECT i::text FROM generate_series(1, 1000) AS i`)
+	d.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash) SELECT 1, r.id, x.key, 'applied', true, true, substr(sha256('x'), 1, 16)
+		FROM (SELECT 'app', id FROM apps UNION ALL SELECT 'many', id FROM many) AS x(name, key) JOIN reconciler.resources r USING (name)`)
+	o := d.owner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Done() }))
+	require.EqualValues(t, 204, o.guard.remaining())
+	require.True(t, o.guard.take())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- o.Run(ctx) }()
+	d.Exec(t, `SELECT reconciler.untrack('many')`)
+	_, err := o.cfg.Catalog.Reload(ctx, d.Pool)
+	require.NoError(t, err)
+	require.NoError(t, o.Refresh(ctx))
+	require.Eventually(t, func() bool { return o.guard.remaining() == 9 }, 90*time.Second, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+}
+
 // An owner may be stopped at any time, by a drain or by the end of its context, and whatever its calls do. Run returns
 // when no call is running any more; whoever waits for objects learns what has become of them; nothing can be added.
 func TestOwnerStopsAtAnyTime(t *testing.T) {

@@ -41,6 +41,8 @@ type Owner struct {
 	reader     *reader
 	rollout    *rollout
 	health     *health
+
+	losses int // resources that were gone when objects were counted last
 }
 
 // NewOwner prepares an owner. resync is called when a whole resource must be looked at; it must have recorded the
@@ -74,6 +76,7 @@ func (o *Owner) Load(ctx context.Context) error {
 	if err := o.queries.FirstCallsTakeIn(ctx, o.cfg.Grant.ID); err != nil {
 		return fmt.Errorf("record what former owners of target %s called for: %w", o.cfg.Name, database.Explain(err))
 	}
+	o.losses = o.cfg.Catalog.Losses()
 	objects, err := o.queries.LedgerPresent(ctx, o.cfg.Grant.ID)
 	if err != nil {
 		return fmt.Errorf("count the objects of target %s: %w", o.cfg.Name, err)
@@ -245,6 +248,10 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	o.cfg.Metrics.InFlight.WithLabelValues(o.cfg.Name).Set(float64(flying))
 	if row.Due {
 		signal(o.retrier.poke)
+	}
+	if losses := o.cfg.Catalog.Losses(); losses != o.losses {
+		o.losses = losses
+		signal(o.settler.recount)
 	}
 	o.Turn(len(row.Operations) > 0, row.Health)
 	return o.recordTrouble(ctx, row.Trouble)

@@ -39,6 +39,7 @@ type settler struct {
 	later   *later // operations whose tasks could not be recorded
 	settled chan result
 	know    chan chan error // the ledger is to know what is called for
+	recount chan struct{}   // resources are gone: the guard is to count anew
 	wrote   chan struct{}   // closed when no more results are written
 
 	at    time.Time         // when results were written last
@@ -49,7 +50,7 @@ type settler struct {
 func newSettler(c *core, retrier *retrier, tracker *tracker, firsts *firstCalls, later *later) *settler {
 	return &settler{
 		core: c, retrier: retrier, tracker: tracker, firsts: firsts, later: later,
-		settled: make(chan result, settleRows), know: make(chan chan error), wrote: make(chan struct{}), late: map[ObjectID]bool{},
+		settled: make(chan result, settleRows), know: make(chan chan error), recount: make(chan struct{}, 1), wrote: make(chan struct{}), late: map[ObjectID]bool{},
 	}
 }
 
@@ -78,6 +79,13 @@ func (s *settler) run(ctx context.Context) error {
 			if done <- err; err != nil {
 				return err
 			}
+			continue
+		case <-s.recount: // here, where no result is written meanwhile
+			objects, err := s.queries.LedgerPresent(ctx, s.cfg.Grant.ID)
+			if err != nil {
+				return fmt.Errorf("count the objects of target %s: %w", s.cfg.Name, database.Explain(err))
+			}
+			s.guard.recount(objects)
 			continue
 		case <-timer.C:
 			armed = false

@@ -86,6 +86,13 @@ func (c *Catalog) Gone(id int32) bool {
 	return slices.Contains(c.gone, id)
 }
 
+// Losses returns how many resources are gone since the catalog was read first.
+func (c *Catalog) Losses() int {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return len(c.gone)
+}
+
 // ByName returns the resource with this name.
 func (c *Catalog) ByName(name string) (*Resource, bool) {
 	for _, r := range c.All() {

@@ -58,6 +58,19 @@ func TestSilenceIsNoticed(t *testing.T) {
 	require.Zero(t, w.silentSince(e), "nothing is wanted there any more")
 }
 
+// F110: a finding that has nothing to do with the silence does not explain it.
+func TestF110_NotEveryFindingExplainsASilence(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Empty(t)
+	var names string
+	require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT string_agg(finding, ', ' ORDER BY n) FROM (VALUES
+		(1, 'open_transactions', 'pid 7 has been open'), (2, 'old_snapshots', 'pid 7 reads'), (3, 'clock', 'it went back'), (4, 'connections', '98 of 100'),
+		(5, 'locks', 'pid 7 defines'), (6, 'capture', 'resource extra: is disabled'), (7, 'capture', 'resource num: is disabled'),
+		(8, 'objects', '1 object of txt blocked'), (9, 'objects', '1 object of num blocked'), (10, 'targets', 't0 is paused'), (11, 'loops', 'tick fails')
+		) AS d(n, check_name, finding) WHERE `+explains).Scan(&names))
+	require.Equal(t, "resource num: is disabled, 1 object of num blocked, t0 is paused, tick fails", names)
+}
+
 // What the server has dated is told from when it happened by the only offset that fits.
 func TestTimesOfAClockThatJumpsAreActual(t *testing.T) {
 	t.Parallel()

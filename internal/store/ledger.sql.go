@@ -152,9 +152,10 @@ func (q *Queries) LedgerInHand(ctx context.Context, arg LedgerInHandParams) erro
 }
 
 const ledgerPresent = `-- name: LedgerPresent :one
-SELECT count(*) FROM reconciler.ledger WHERE target_id = $1 AND present
+SELECT count(*) FROM reconciler.ledger WHERE target_id = $1 AND present AND resource_id IN (SELECT id FROM reconciler.resources)
 `
 
+// How many objects a target has. Rows of resources that are gone are left until the leader forgets them, and do not count.
 func (q *Queries) LedgerPresent(ctx context.Context, targetID int32) (int64, error) {
 	row := q.db.QueryRow(ctx, ledgerPresent, targetID)
 	var count int64
