@@ -97,6 +97,9 @@ func (w *world) hostileRows(f fault) (end func()) {
 			w.note("%s", row.what)
 			w.count("hostile rows: "+row.what, 1)
 			gone = append(gone, row.goes)
+			w.mu.Lock()
+			w.hostileGone = append(w.hostileGone, row.goes)
+			w.mu.Unlock()
 		}
 	}
 	if len(gone) == 0 {

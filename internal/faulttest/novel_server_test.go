@@ -103,6 +103,9 @@ func (w *world) reload() {
 		w.violate("tester", "pg_restore: %v %s", err, said)
 	}
 	_, _ = w.program("psql -c %q %s", "COPY (SELECT) TO PROGRAM 'rm -f "+w.dumped+"'", w.db.Name)
+	for _, sql := range w.hostileGone { // wait() would wait for what the dump has brought back
+		w.must(sql)
+	}
 	w.variants = w.asDumped
 	w.forgetHistory()
 	w.note("reloaded")

@@ -49,20 +49,21 @@ type world struct {
 	disarmed  bool          // processes die no more by themselves
 
 	// What novelties need, where the plan has them.
-	hostile   *rand.Rand     // which rows, settings and connections
-	variants  map[string]int // of the definitions
-	tablesOf  string         // role that owns the tables; empty: whoever runs the tests
-	pooler    *pgtest.Pooler
-	clock     *pgtest.Clock   // of the server
-	standby   *pgtest.Cluster // nil: the server has none
-	promoted  bool
-	old       *pgtest.Cluster // primary that came back after a failover
-	dumped    string          // file
-	asDumped  map[string]int  // variants, of then
-	keptUntil time.Time       // calls that began before may be for objects that untrack() has left in their targets
-	judgeFrom time.Time       // what was called before belongs to a history that was undone
-	wishes    wishes
-	owed      []string // statements that end faults, and could not be executed yet
+	hostile     *rand.Rand     // which rows, settings and connections
+	variants    map[string]int // of the definitions
+	tablesOf    string         // role that owns the tables; empty: whoever runs the tests
+	pooler      *pgtest.Pooler
+	clock       *pgtest.Clock   // of the server
+	standby     *pgtest.Cluster // nil: the server has none
+	promoted    bool
+	old         *pgtest.Cluster // primary that came back after a failover
+	dumped      string          // file
+	asDumped    map[string]int  // variants, of then
+	hostileGone []string        // guarded by mu; statements that delete hostile rows
+	keptUntil   time.Time       // calls that began before may be for objects that untrack() has left in their targets
+	judgeFrom   time.Time       // what was called before belongs to a history that was undone
+	wishes      wishes
+	owed        []string // statements that end faults, and could not be executed yet
 
 	writerPIDs pidSet
 
