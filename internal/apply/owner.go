@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -42,7 +43,7 @@ type Owner struct {
 	rollout    *rollout
 	health     *health
 
-	losses int // resources that were gone when objects were counted last
+	losses atomic.Int64 // resources that were gone when objects were counted last
 }
 
 // NewOwner prepares an owner. resync is called when a whole resource must be looked at; it must have recorded the
@@ -76,7 +77,7 @@ func (o *Owner) Load(ctx context.Context) error {
 	if err := o.queries.FirstCallsTakeIn(ctx, o.cfg.Grant.ID); err != nil {
 		return fmt.Errorf("record what former owners of target %s called for: %w", o.cfg.Name, database.Explain(err))
 	}
-	o.losses = o.cfg.Catalog.Losses()
+	o.losses.Store(int64(o.cfg.Catalog.Losses()))
 	objects, err := o.queries.LedgerPresent(ctx, o.cfg.Grant.ID)
 	if err != nil {
 		return fmt.Errorf("count the objects of target %s: %w", o.cfg.Name, err)
@@ -249,8 +250,7 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	if row.Due {
 		signal(o.retrier.poke)
 	}
-	if losses := o.cfg.Catalog.Losses(); losses != o.losses {
-		o.losses = losses
+	if losses := int64(o.cfg.Catalog.Losses()); o.losses.Swap(losses) != losses {
 		signal(o.settler.recount)
 	}
 	o.Turn(len(row.Operations) > 0, row.Health)

@@ -242,7 +242,7 @@ func TestTakeoversAreMeasured(t *testing.T) {
 	all := takeovers(losses, taken, at(60), yes, gone)
 	require.Equal(t, []recovery{{Kind: "takeover after kill", What: "t0", Took: 8 * time.Second, Bound: boundTakeover, From: at(10)}}, all)
 	require.False(t, all[0].late())
-	late := takeovers(losses, map[string][]owning{"t0": {{at(1), 1}, {at(12), 0}, {at(22), 2}}}, at(60), yes, gone)
+	late := takeovers(losses, map[string][]owning{"t0": {{at(1), 1}, {at(12), 0}, {at(26), 2}}}, at(60), yes, gone)
 	require.True(t, late[0].late())
 	late[0].Lost = 3 * time.Second
 	require.False(t, late[0].late(), "the machine had no time")
