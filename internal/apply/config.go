@@ -33,8 +33,8 @@ type Config struct {
 	Memory      *Memory // shared by the owners of a process
 	Logger      *slog.Logger
 	Metrics     *metrics.Metrics
-	Loops       *loop.Monitor // nil: nobody is told what fails
-	// Observe is told of every call that was made; nil: nobody is. It must not block.
+	Loops       *loop.Monitor // where failures are reported; optional
+	// Observe is called after every driver call. It must not block. Optional.
 	Observe func(Observation)
 }
 

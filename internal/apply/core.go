@@ -13,8 +13,8 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
-// core is what the parts of an Owner share: what it was made with, the objects that wait or are in flight, what counts for the
-// target as a whole, and what a person has ordered.
+// core is what the parts of an Owner share: the config, the queue, what limits calls to the target as a whole, and the commands
+// given in psql.
 type core struct {
 	cfg      Config
 	queries  *store.Queries
@@ -24,10 +24,10 @@ type core struct {
 	breaker  *breaker
 	orders   orders
 	resync   func(ctx context.Context, resourceID int32) error
-	wantSync chan struct{} // a sync was asked for
+	wantSync chan struct{} // receives a value when a sync was requested
 }
 
-// orders are what a person has ordered for the target, and what is known of the applies that it takes part in.
+// orders hold the state that commands in psql set for the target, and its state in applies.
 type orders struct {
 	paused   atomic.Bool
 	draining atomic.Bool
@@ -36,7 +36,7 @@ type orders struct {
 	closed   atomic.Pointer[map[int64]bool] // operations that are being stopped
 }
 
-// steering is what a person has ordered for the whole target.
+// steering is the part of the orders that decides about every object.
 type steering struct{ paused, drain bool }
 
 func (o *orders) steering() steering {

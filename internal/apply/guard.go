@@ -122,8 +122,8 @@ func (g *guard) passLocked(n int64) {
 	g.recent = append(g.recent, passes{first: now, last: now, deletes: n, objects: g.objects})
 }
 
-// recount sets the number of objects: a resource is gone, and what the target has of it is nobody's. The limit of the window that
-// is under way falls too.
+// recount sets the number of objects after a resource was removed. What the target has of it no longer counts, in the current
+// window neither.
 func (g *guard) recount(objects int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -36,8 +36,7 @@ func (d *ledgerDB) owner(t *testing.T, drv driver.Driver) *Owner {
 	return o
 }
 
-// I6: what a target has of a resource that was untracked is nobody's. It does not raise the number of deletes that may pass, neither
-// from then on nor in the window that is under way.
+// I6: objects that untrack() leaves in a target do not raise the number of deletes that may pass, in the current window neither.
 func TestUntrackedObjectsDoNotRaiseTheGuard(t *testing.T) {
 	t.Parallel()
 	d := newLedgerDB(t)

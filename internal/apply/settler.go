@@ -39,7 +39,7 @@ type settler struct {
 	later   *later // operations whose tasks could not be recorded
 	settled chan result
 	know    chan chan error // the ledger is to know what is called for
-	recount chan struct{}   // resources are gone: the guard is to count anew
+	recount chan struct{}   // receives a value when the guard must count the objects again
 	wrote   chan struct{}   // closed when no more results are written
 
 	at    time.Time         // when results were written last

@@ -50,26 +50,29 @@ func TestShare(t *testing.T) {
 func TestPlanDoesNotWaitForTheSilent(t *testing.T) {
 	t.Parallel()
 	timing := Timing{}.withDefaults()
-	plan := func(seenAgo time.Duration, owner string, left time.Duration) map[string]string {
+	plan := func(own, server time.Duration, owner string, left time.Duration) map[string]string {
 		all := []string{"x", "y", "z"}
 		const now = time.Hour
 		seen := &watch{at: now, seen: map[string]sighting{
-			"dead": {at: now - (timing.MinTTL - left)}, "b": {at: now},
+			"dead": {at: now - (timing.MinTTL - left)}, "b": {at: now - own},
 		}}
 		return see([]store.LeaseHeartbeatRow{
 			{Kind: "server", At: time.Unix(0, 0).Add(now)},
-			{Kind: "instance", Instance: "b", Targets: all, At: time.Unix(0, 0).Add(now - seenAgo)},
+			{Kind: "instance", Instance: "b", Targets: all, At: time.Unix(0, 0).Add(now - server)},
 			{Kind: "target", Name: "x", Instance: "me", Ttl: timing.MinTTL, Configured: true},
 			{Kind: "target", Name: "y", Instance: "me", Ttl: timing.MinTTL, Configured: true},
 			{Kind: "target", Name: "z", Instance: owner, Ttl: timing.MinTTL, Configured: true},
 		}, "me", seen, timing).plan(all)
 	}
 	const late, overdue = 5 * time.Second, 6 * time.Second
-	require.Equal(t, map[string]string{"x": "me", "y": "me", "z": "b"}, plan(late, "dead", 0))
-	require.Equal(t, map[string]string{"x": "me", "y": "me", "z": "me"}, plan(overdue, "dead", 0))
-	require.Equal(t, map[string]string{"x": "b", "y": "me"}, plan(late, "dead", time.Second))
-	require.Equal(t, map[string]string{"x": "me", "y": "me"}, plan(overdue, "dead", time.Second))
-	require.Equal(t, map[string]string{"x": "me", "y": "me"}, plan(overdue, "b", time.Second))
+	require.Equal(t, map[string]string{"x": "me", "y": "me", "z": "b"}, plan(late, late, "dead", 0))
+	require.Equal(t, map[string]string{"x": "b", "y": "me"}, plan(late, late, "dead", time.Second))
+	for _, silent := range [][2]time.Duration{{overdue, late}, {late, overdue}} { // by either clock
+		own, server := silent[0], silent[1]
+		require.Equal(t, map[string]string{"x": "me", "y": "me", "z": "me"}, plan(own, server, "dead", 0))
+		require.Equal(t, map[string]string{"x": "me", "y": "me"}, plan(own, server, "dead", time.Second))
+		require.Equal(t, map[string]string{"x": "me", "y": "me"}, plan(own, server, "b", time.Second))
+	}
 }
 
 // What a dead process leaves goes to one that has heard its last heartbeat, though another one has less: that came later, and

@@ -23,7 +23,7 @@ type seenInstance struct {
 	beat    int64
 	first   time.Duration // clock when it was seen for the first time
 	live    bool
-	quiet   bool // a heartbeat of it is overdue, by the server's clock
+	quiet   bool // a heartbeat of it is overdue, by either clock
 	gone    bool // it was not heard of for so long that its row may go
 	targets []string
 }
@@ -69,7 +69,7 @@ func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) 
 		case "instance":
 			v.instances = append(v.instances, seenInstance{
 				id: r.Instance, beat: r.Beat, targets: r.Targets, first: last.first,
-				live: silent < timing.Live, quiet: server.Sub(r.At) > timing.overdue(), gone: r.Instance != me && silent > timing.Gone,
+				live: silent < timing.Live, quiet: max(silent, server.Sub(r.At)) > timing.overdue(), gone: r.Instance != me && silent > timing.Gone,
 			})
 		}
 	}
