@@ -92,7 +92,8 @@ DECLARE
     n bigint := (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = count_guard.target_id AND l.state = 'held' AND l.held_by = 'guard');
 BEGIN
     UPDATE reconciler.targets t SET guard_deletes = nullif(n, 0), guard_since = CASE WHEN n > 0 THEN coalesce(t.guard_since, clock_timestamp()) END,
-        guard_objects = CASE WHEN n > 0 THEN coalesce(t.guard_objects, (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = count_guard.target_id AND l.present)) END
+        guard_objects = CASE WHEN n > 0 THEN coalesce(t.guard_objects, (SELECT count(*) FROM reconciler.ledger l
+            WHERE l.target_id = count_guard.target_id AND l.present AND l.resource_id IN (SELECT r.id FROM reconciler.resources r))) END
     WHERE t.id = count_guard.target_id AND (t.guard_deletes, 0) IS DISTINCT FROM (nullif(n, 0), 0);
     RETURN n;
 END

@@ -56,6 +56,9 @@ func TestUntrackedObjectsDoNotRaiseTheGuard(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, o.Refresh(ctx))
 	require.Eventually(t, func() bool { return o.guard.remaining() == 9 }, 90*time.Second, time.Millisecond)
+	d.Exec(t, `UPDATE reconciler.ledger SET state = 'held', held_by = 'guard', wanted = false WHERE resource_id = $1 AND key = '1'`, d.resource)
+	require.Equal(t, "1", d.line(t, `SELECT reconciler.count_guard(1)::text`))
+	require.Equal(t, "20", d.line(t, `SELECT guard_objects::text FROM reconciler.targets`), "what people see")
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
