@@ -112,7 +112,11 @@ func eventLine(e stamped) string {
 		took = e.Took
 	}
 	line := fmt.Sprintf("%s  %s  %s/%s  %s  %s", e.at.Format("15:04:05.000"), e.Target, e.Resource, e.Key, did, took.Round(10*time.Microsecond))
-	if e.Verdict != driver.VerdictDone {
+	switch e.Verdict {
+	case driver.VerdictDone:
+	case driver.VerdictWaiting:
+		line = fmt.Sprintf("%s  %s  %s/%s  waiting: %v", e.at.Format("15:04:05.000"), e.Target, e.Resource, e.Key, e.Err)
+	default:
 		line = fmt.Sprintf("%s  %s  %s/%s  failed (%s): %v", e.at.Format("15:04:05.000"), e.Target, e.Resource, e.Key, e.Verdict, e.Err)
 	}
 	return cli.Clean(line)

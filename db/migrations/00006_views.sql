@@ -39,8 +39,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT true $$;
 CREATE FUNCTION reconciler.reason(l reconciler.ledger, t reconciler.targets, resource text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE l.state
-        WHEN 'pending' THEN CASE WHEN l.wanted THEN 'waits for its turn' ELSE 'its delete waits for its turn' END
-            || CASE WHEN l.next_attempt_at > clock_timestamp() THEN format(', not before %s', date_trunc('second', l.next_attempt_at)) ELSE '' END
+        WHEN 'pending' THEN CASE
+            WHEN l.last_error IS NOT NULL AND l.next_attempt_at > clock_timestamp()
+                THEN format('%s%s; looked at again at %s', CASE WHEN NOT l.wanted THEN 'its delete: ' END, l.last_error, date_trunc('second', l.next_attempt_at))
+            ELSE CASE WHEN l.wanted THEN 'waits for its turn' ELSE 'its delete waits for its turn' END
+                || CASE WHEN l.next_attempt_at > clock_timestamp() THEN format(', not before %s', date_trunc('second', l.next_attempt_at)) ELSE '' END END
         WHEN 'failing' THEN format('attempt %s to %s it failed: %s; next attempt at %s', l.attempts, CASE WHEN l.wanted THEN 'apply' ELSE 'delete' END,
             coalesce(l.last_error, 'no reason known'), date_trunc('second', l.next_attempt_at))
         WHEN 'blocked' THEN format('cannot be %s: %s; waits for a change of its row, or %s', CASE WHEN l.wanted THEN 'applied' ELSE 'deleted' END,

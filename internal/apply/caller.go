@@ -369,7 +369,7 @@ func (c *caller) finish(ctx context.Context, l look, out driver.Outcome, took ti
 			Target: c.cfg.Name, Resource: c.object(l).Resource, Key: l.item.Key, Action: name, Verdict: out.Verdict, Err: out.Err, Took: took, Lag: lag,
 		})
 	}
-	if out.Verdict != driver.VerdictDone {
+	if out.Verdict != driver.VerdictDone && out.Verdict != driver.VerdictWaiting {
 		c.tellFailed(l, out, name)
 	}
 	if err := c.settler.settle(ctx, l, l.outcome(l.act, out, c.cfg.Backoff)); err != nil {

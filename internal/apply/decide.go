@@ -18,6 +18,9 @@ const (
 	actDelete
 )
 
+// waitingMin is the shortest pause before an object is called for again that waits for its target.
+const waitingMin = 100 * time.Millisecond
+
 // Who holds an object back; values of the ledger's held_by.
 const (
 	heldByPause = "pause"
@@ -240,6 +243,9 @@ func (l look) outcome(act action, out driver.Outcome, backoff Backoff) *record {
 		r.wanted, r.approved = false, true // the guard let it pass once
 	}
 	switch out.Verdict {
+	case driver.VerdictWaiting:
+		r.attempts--
+		r.state, r.delay = desired.Pending, jittered(max(out.After, waitingMin)).Seconds()
 	case driver.VerdictTerminal:
 		r.state = desired.Blocked
 	case driver.VerdictRetryAfter:

@@ -45,6 +45,11 @@ func TestOutcomeOfAnApply(t *testing.T) {
 		"Terminal":              {"unknown", driver.Terminal(refused), failed(func(r *record) { r.state, r.delay = desired.Blocked, -1 })},
 		"RetryAfter":            {"unknown", driver.RetryAfter(time.Hour, refused), failed(func(r *record) { r.delay = 3600 })},
 		"RetryAfterNothing":     {"failing, due", driver.RetryAfter(0, refused), failed(func(r *record) { r.attempts = 4 })},
+		"WaitingFirst":          {"unknown", driver.Waiting(time.Minute, "refused"), failed(func(r *record) { r.state, r.attempts, r.delay = desired.Pending, 0, 60 })},
+		"WaitingAfterFailures":  {"failing, due", driver.Waiting(time.Minute, "refused"), failed(func(r *record) { r.state, r.attempts, r.delay = desired.Pending, 3, 60 })},
+		"WaitingWithAnotherSpec": {
+			"failing, other", driver.Waiting(0, "refused"), failed(func(r *record) { r.state, r.attempts, r.delay = desired.Pending, 0, 0.1 }),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,6 +82,8 @@ func TestOutcomeOfADelete(t *testing.T) {
 		"RetryAfter":         {"applied", driver.RetryAfter(time.Minute, refused), failed(func(r *record) { r.delay = 60 })},
 		"FailedNeverApplied": {"unknown", driver.Backoff(refused), failed(func(*record) {})},
 		"TerminalAfterGuard": {"guarded delete", driver.Terminal(refused), failed(func(r *record) { r.state, r.delay = desired.Blocked, -1 })},
+		"WaitingFirst":       {"applied", driver.Waiting(time.Minute, "refused"), failed(func(r *record) { r.state, r.attempts, r.delay = desired.Pending, 0, 60 })},
+		"WaitingAgain":       {"delete, due", driver.Waiting(time.Minute, "refused"), failed(func(r *record) { r.state, r.attempts, r.delay = desired.Pending, 2, 60 })},
 		"RetryAfterTooShort": {"applied", driver.RetryAfter(-time.Second, refused), failed(func(*record) {})},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,11 +93,11 @@ func TestOutcomeOfADelete(t *testing.T) {
 	}
 }
 
-// requireRecord compares records; the delay of a backoff is jittered, and one that the target asked for is lengthened.
+// requireRecord compares records; the delay of a back-off or of one that waits is jittered, and one that the target asked for is lengthened.
 func requireRecord(t *testing.T, want, have *record) {
 	t.Helper()
 	switch {
-	case want.delay > 0 && want.delay < 60:
+	case want.delay > 0 && (want.delay < 60 || want.state == desired.Pending):
 		require.InDelta(t, want.delay, have.delay, jitterFraction*want.delay)
 		have.delay = want.delay
 	case want.delay > 0:

@@ -21,6 +21,8 @@ const (
 	VerdictTerminal
 	// VerdictUnreachable: the target as a whole does not answer; says nothing about the object.
 	VerdictUnreachable
+	// VerdictWaiting: the target has taken the call, and has not confirmed the result yet.
+	VerdictWaiting
 )
 
 // String returns the verdict as used in logs and metrics.
@@ -36,6 +38,8 @@ func (v Verdict) String() string {
 		return "terminal"
 	case VerdictUnreachable:
 		return "unreachable"
+	case VerdictWaiting:
+		return "waiting"
 	default:
 		return fmt.Sprintf("verdict(%d)", int(v))
 	}
@@ -45,7 +49,7 @@ func (v Verdict) String() string {
 // driver has to say what should happen next.
 type Outcome struct {
 	Verdict Verdict
-	After   time.Duration // VerdictRetryAfter only
+	After   time.Duration // VerdictRetryAfter and VerdictWaiting only
 	Err     error         // nil for VerdictDone, never nil otherwise; its text reaches the ledger
 	// Whole: the target asks for no calls at all until After is over, not only for none for this object. VerdictRetryAfter only.
 	Whole bool
@@ -78,6 +82,15 @@ func Terminal(err error) Outcome { return failed(VerdictTerminal, err) }
 
 // Unreachable says that the target as a whole does not answer: it opens the target's circuit breaker.
 func Unreachable(err error) Outcome { return failed(VerdictUnreachable, err) }
+
+// Waiting says that the target has taken the call and will confirm the result later. The object stays pending with the reason:
+// no attempt is charged, nothing fails, and the same call is made again after the pause, or earlier if something makes the object
+// due. A driver that waits for longer names longer pauses.
+func Waiting(after time.Duration, reason string) Outcome {
+	o := failed(VerdictWaiting, errors.New(reason))
+	o.After = max(after, 0)
+	return o
+}
 
 func failed(v Verdict, err error) Outcome {
 	if err == nil {

@@ -6,5 +6,7 @@
 //		drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { ... })
 //	}
 //
+// A driver that returns driver.Waiting runs ExerciseWaiting as well.
+//
 // Run it under goleak.VerifyTestMain: the suite closes every driver, and what still runs then is a leak.
 package drivertest

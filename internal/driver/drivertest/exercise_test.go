@@ -19,3 +19,9 @@ func TestExercise(t *testing.T) {
 
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).fixture(t) })
 }
+
+func TestExerciseWaiting(t *testing.T) {
+	t.Parallel()
+
+	drivertest.ExerciseWaiting(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).waitingFixture(t) })
+}

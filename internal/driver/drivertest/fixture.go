@@ -37,6 +37,9 @@ type Fixture struct {
 	RawText bool
 	// Refuses says of which resources and keys the driver may say that they can never be applied; nil for none.
 	Refuses func(name string) bool
+	// Confirm has the target confirm what it was asked last for an object. Only for drivers that return driver.Waiting; nil: the
+	// driver may not.
+	Confirm func(t *testing.T, resource, key string)
 	// Intact, if set, fails the test if anything outside the target was touched.
 	Intact func(t *testing.T)
 	// Secrets are values that the driver was given and that must not stand in any outcome.
@@ -106,8 +109,10 @@ func (b *bench) call(t *testing.T, ctx context.Context, do func(context.Context)
 // outcomeError says what about the outcome breaks the contract, whatever the call was.
 func (b *bench) outcomeError(o driver.Outcome) error {
 	switch {
-	case o.Verdict < driver.VerdictDone || o.Verdict > driver.VerdictUnreachable:
+	case o.Verdict < driver.VerdictDone || o.Verdict > driver.VerdictWaiting:
 		return fmt.Errorf("an outcome of an unknown verdict: %s", o.Verdict)
+	case o.Verdict == driver.VerdictWaiting && b.Confirm == nil:
+		return fmt.Errorf("an outcome that waits, of a driver whose target confirms nothing: %w", o.Err)
 	case o.Verdict == driver.VerdictDone && o.Err != nil:
 		return fmt.Errorf("an outcome that is done, with an error: %w", o.Err)
 	case o.Verdict == driver.VerdictDone:

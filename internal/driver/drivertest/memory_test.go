@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/drivertest"
@@ -24,6 +25,7 @@ type memory struct {
 	mu      sync.Mutex
 	objects map[name]string // guarded by mu
 	terms   map[name]int64  // guarded by mu
+	waits   map[name]bool   // guarded by mu; objects that are to be confirmed. nil: none ever
 }
 
 func newMemory(wrong string) *memory {
@@ -74,8 +76,9 @@ func (m *memory) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
 	case m.is("hostile names are refused") && obj.Key == "..":
 		return driver.Terminal(errors.New("refused"))
 	}
+	changed := !exists || m.objects[at] != string(obj.Spec)
 	m.objects[at], m.terms[at] = string(obj.Spec), obj.Revision
-	return driver.Done()
+	return m.outcome(at, changed)
 }
 
 func (m *memory) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
@@ -97,7 +100,42 @@ func (m *memory) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 		})
 	}
 	delete(m.objects, at)
-	return driver.Done()
+	return m.outcome(at, exists)
+}
+
+// outcome is of a call that has changed an object or not.
+func (m *memory) outcome(at name, changed bool) driver.Outcome {
+	switch {
+	case m.waits == nil:
+		return driver.Done()
+	case m.is("an old confirmation counts") && changed:
+		_, confirmed := m.waits[at]
+		m.waits[at] = !confirmed
+	case m.is("deletes do not wait"):
+		_, there := m.objects[at]
+		m.waits[at] = there && (changed || m.waits[at])
+	case changed:
+		m.waits[at] = true
+	}
+	switch {
+	case !m.waits[at]:
+		return driver.Done()
+	case m.is("looking confirms"):
+		m.waits[at] = false
+	case m.is("waiting names no pause"):
+		return driver.Waiting(0, "not confirmed")
+	}
+	return driver.Waiting(time.Second, "not confirmed")
+}
+
+func (m *memory) confirm(t *testing.T, resource, key string) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.is("all are confirmed at once") {
+		m.waits = map[name]bool{}
+	}
+	m.waits[name{resource, key}] = false
 }
 
 func (m *memory) cut(ctx context.Context) (driver.Outcome, bool) {
@@ -110,6 +148,15 @@ func (m *memory) cut(ctx context.Context) (driver.Outcome, bool) {
 		return driver.Unreachable(context.Cause(ctx)), true
 	}
 	return driver.Backoff(context.Cause(ctx)), true
+}
+
+// waitingFixture is of a target that confirms results later.
+func (m *memory) waitingFixture(t *testing.T) drivertest.Fixture {
+	t.Helper()
+	m.waits = map[name]bool{}
+	f := m.fixture(t)
+	f.Confirm = m.confirm
+	return f
 }
 
 func (m *memory) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {

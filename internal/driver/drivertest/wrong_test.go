@@ -23,11 +23,12 @@ func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
 		"list forgets hostile keys", "list mixes resources", "a cut list looks complete", "list hashes another text",
 		"list matches everything", "list yields twice", "a batch skips its last object", "a batch loses outcomes",
 		"check fails", "close fails",
+		"an old confirmation counts", "deletes do not wait", "looking confirms", "waiting names no pause", "all are confirmed at once",
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
 
-			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise$", "-test.failfast")
+			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Waiting)?$", "-test.failfast")
 			suite.Env = append(os.Environ(), wrongDriver+"="+wrong)
 			output, err := suite.CombinedOutput()
 			var exit *exec.ExitError

@@ -1,0 +1,70 @@
+package server_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// unconfirmed makes the calls for one key wait for the target.
+func unconfirmed(key string) func(context.Context, call) driver.Outcome {
+	return func(_ context.Context, c call) driver.Outcome {
+		if c.Key == key {
+			return driver.Waiting(time.Hour, "the target has not confirmed it")
+		}
+		return driver.Done()
+	}
+}
+
+// A rollout goes on with the next target when the one before has confirmed. Until then nothing fails, and other objects of the
+// target go on.
+func TestRolloutWaitsForConfirmation(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	w.startRegions(asia, eu, us)
+	eu.set(unconfirmed("2"))
+
+	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
+	w.settled("pending attempts=0 next=3600 error=the target has not confirmed it applied", `SELECT regexp_replace(x, 'next=\d+', 'next=3600') FROM (`+
+		`SELECT concat_ws(' ', state, 'attempts=' || attempts, 'next=' || round(extract(epoch FROM next_attempt_at - clock_timestamp())), 'error=' || last_error,
+			CASE WHEN applied_at IS NOT NULL THEN 'applied' END) AS x FROM reconciler.objects WHERE target = 'eu') AS o`)
+	w.db.Exec(t, `INSERT INTO apps VALUES (4, 'eu', 'v1')`)
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`, "app/4": `["v1", null]`})
+	require.Equal(t, "running", w.text(`SELECT state FROM reconciler.applies`))
+	require.Equal(t, "0", w.text(`SELECT attempts::text FROM reconciler.apply_tasks WHERE target = 'eu'`))
+	require.Contains(t, w.text(`SELECT string_agg(e, ' ') FROM reconciler.explain('eu', 'app', '2') AS e`), "Ledger: pending: the target has not confirmed it; looked at again at ")
+	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
+	require.Empty(t, w.logged("call_failed"))
+
+	eu.set(nil)
+	w.db.Exec(t, `SELECT reconciler.retry('eu', 'app', '2')`)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	us.eventually(t, map[string]string{"app/3": `["v2", null]`})
+	w.converged()
+}
+
+// An object leaves the ledger when its delete is confirmed, whichever process looks then.
+func TestDeleteWaitsForConfirmation(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(2)
+	eu := newPlace()
+	p := w.start(named("eu", eu))
+	w.settled("2", `SELECT count(*)::text FROM reconciler.objects WHERE state = 'applied'`)
+	eu.set(unconfirmed("2"))
+	w.db.Exec(t, `DELETE FROM apps WHERE id = 2`)
+	const row = `SELECT concat_ws(' ', state, wanted, present, attempts) FROM reconciler.objects WHERE key = '2'`
+	w.settled("pending f t 0", row)
+	require.Contains(t, w.text(`SELECT string_agg(e, ' ') FROM reconciler.explain('eu', 'app', '2') AS e`), "Ledger: pending: its delete: the target has not confirmed it;")
+	p.stop(t)
+	w.start(named("eu", eu))
+	w.settled("pending f t 0", row)
+	eu.set(nil)
+	w.db.Exec(t, `SELECT reconciler.retry('eu')`)
+	w.settled("0", `SELECT count(*)::text FROM reconciler.objects WHERE key = '2'`)
+	w.converged()
+}
