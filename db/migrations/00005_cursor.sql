@@ -305,7 +305,8 @@ DECLARE
 BEGIN
     PERFORM FROM reconciler.installation FOR UPDATE; -- first, as adopt() does
     UPDATE reconciler.leases SET owner = NULL, term = reconciler.fresh_term(term);
-    UPDATE reconciler.targets SET owner = NULL, term = reconciler.fresh_term(term), clean = false;
+    -- The owner stays: it may take the target again at once, and others when its lease is over. Until then its calls may be under way.
+    UPDATE reconciler.targets SET term = reconciler.fresh_term(term), clean = false;
     DELETE FROM reconciler.cursors;
     -- A leader that has not heard of it yet may be about to make some more revisions: they stay below.
     next_ := greatest(coalesce((SELECT max(revision) FROM reconciler.ticks), 0) + 1000, floor_);

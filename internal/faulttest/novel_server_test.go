@@ -80,6 +80,9 @@ func (w *world) dump() bool {
 		w.dumped = ""
 	}
 	w.asDumped = maps.Clone(w.variants)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.drainedThen = w.drained
 	return w.dumped != ""
 }
 
@@ -107,6 +110,9 @@ func (w *world) reload() {
 		w.must(sql)
 	}
 	w.variants = w.asDumped
+	w.mu.Lock()
+	w.drained = w.drainedThen
+	w.mu.Unlock()
 	w.forgetHistory()
 	w.note("reloaded")
 	for _, r := range w.replicas {

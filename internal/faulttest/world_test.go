@@ -59,6 +59,7 @@ type world struct {
 	old         *pgtest.Cluster // primary that came back after a failover
 	dumped      string          // file
 	asDumped    map[string]int  // variants, of then
+	drainedThen string          // drained, of then
 	hostileGone []string        // guarded by mu; statements that delete hostile rows
 	keptUntil   time.Time       // calls that began before may be for objects that untrack() has left in their targets
 	judgeFrom   time.Time       // what was called before belongs to a history that was undone

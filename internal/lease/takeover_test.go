@@ -21,6 +21,7 @@ func TestTakeover(t *testing.T) {
 	t.Run("IsNotUndoneByHandingOverToTheDeadOwner", takeoverIsNotUndoneByHandingOverToTheDeadOwner)
 	t.Run("StaysUncleanUntilACompleteSyncSaysOtherwise", takeoverStaysUncleanUntilACompleteSyncSaysOtherwise)
 	t.Run("WaitsForAHalfOpenOwnerToGiveUpFirst", takeoverWaitsForAHalfOpenOwnerToGiveUpFirst)
+	t.Run("WaitsForAHalfOpenOwnerAfterStartOver", takeoverWaitsForAHalfOpenOwnerAfterStartOver)
 	t.Run("OfTheLeadershipIsIndependentOfTargets", takeoverOfTheLeadershipIsIndependentOfTargets)
 	t.Run("ByTheSameProcessFollowsWhenItsConnectionIsBack", takeoverByTheSameProcessFollowsWhenItsConnectionIsBack)
 	t.Run("FollowsWhenARunDoesNotReturnAfterItsLoss", takeoverFollowsWhenARunDoesNotReturnAfterItsLoss)
@@ -124,6 +125,24 @@ func takeoverWaitsForAHalfOpenOwnerToGiveUpFirst(t *testing.T) {
 		require.Equal(t, ErrLost, context.Cause(r.ctx))
 		require.Equal(t, r.Term+1, second[name].Term)
 	}
+}
+
+// F125: start_over() deposes owners, and calls of one that does not learn of it are still under way.
+func takeoverWaitsForAHalfOpenOwnerAfterStartOver(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	a := f.start(f.replica(quick, []string{"x"}))
+	first := receive(t, a.runs)
+	b := f.start(f.replica(quick, []string{"x"}))
+	receive(t, b.planned)
+	a.wire.freeze()
+	f.db.Exec(t, "SELECT reconciler.start_over('test')")
+	second := receive(t, b.runs) // begin() has checked that the first one was over
+	<-first.ended
+	require.Equal(t, ErrLost, context.Cause(first.ctx))
+	require.Greater(t, second.Term, first.Term)
+	require.True(t, second.Fresh)
+	require.False(t, second.Clean)
 }
 
 func takeoverOfTheLeadershipIsIndependentOfTargets(t *testing.T) {

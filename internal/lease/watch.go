@@ -27,6 +27,8 @@ func (w *watch) look(rows []store.LeaseHeartbeatRow, now time.Duration) {
 		switch {
 		case !known:
 			s = sighting{beat: beat, at: now, first: now}
+		case beat == 0: // start_over() has removed its heartbeats: that is none
+			s.beat = 0
 		case s.beat != beat:
 			s.beat, s.at = beat, now
 		}
