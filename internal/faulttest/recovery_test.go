@@ -125,7 +125,13 @@ func (w *world) measure(calls []call) {
 func (w *world) firstCalls(back time.Time, calls []call) []recovery {
 	var all []recovery
 	owned := w.owners.history()
+	w.mu.Lock()
+	drained := w.drained
+	w.mu.Unlock()
 	for _, e := range w.endpoints {
+		if e.plan.Name == drained {
+			continue // there may be nothing to call it for
+		}
 		first := time.Now()
 		for _, c := range calls {
 			if c.Object.Target == e.plan.Name && c.Begin.After(back) {
