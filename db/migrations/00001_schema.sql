@@ -370,6 +370,51 @@ COMMENT ON TABLE reconciler.guard_passes IS 'Deletes that the guard of each targ
 COMMENT ON COLUMN reconciler.guard_passes.until IS 'When they count no longer.';
 COMMENT ON COLUMN reconciler.guard_passes.objects IS 'How many objects the target had.';
 
+-- What clients of a stream say they have: facts of the far side, and no proof. Nothing is applied or deleted on the strength of a report.
+-- A restore leaves them: each goes with the published versions of the same backup, and says what a client had at that time. What a
+-- client reports of versions that the restore has lost is ignored, or refused where no version is as new, until the stream has reset it.
+CREATE TABLE reconciler.observations (
+    -- No foreign keys, as in the ledger: two checks for each row. A row goes with its object's tombstone, its resource or its stream.
+    target_id   integer NOT NULL,
+    resource_id integer NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    version     bigint NOT NULL CHECK (version > 0),
+    state       text NOT NULL CHECK (state IN ('applied', 'progressing', 'failed', 'absent')),
+    message     text CHECK (octet_length(message) BETWEEN 1 AND 1000),
+    healthy     boolean,
+    status      jsonb CHECK (jsonb_typeof(status) = 'object'),
+    session     bigint NOT NULL CHECK (session > 0),
+    seq         bigint NOT NULL CHECK (seq > 0),
+    observed_at timestamptz NOT NULL,
+    PRIMARY KEY (target_id, resource_id, key)
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX observations_failed ON reconciler.observations (target_id) WHERE state = 'failed';
+COMMENT ON TABLE reconciler.observations IS 'What clients of streams have reported, one row for each object that is published or has a tombstone. Read it through the view reconciler.objects.';
+COMMENT ON COLUMN reconciler.observations.version IS 'The published version that the client had when it looked.';
+COMMENT ON COLUMN reconciler.observations.status IS 'What else the client has to say. It may hold secrets: viewers cannot read it.';
+COMMENT ON COLUMN reconciler.observations.session IS 'Number of the session (reconciler.reports) that reported it.';
+COMMENT ON COLUMN reconciler.observations.seq IS 'Number of its report in the session.';
+COMMENT ON COLUMN reconciler.observations.observed_at IS 'When it was received, by the clock of this server. A complete report that changes nothing of it leaves it as it is, and is in reports.inventory_at.';
+
+CREATE TABLE reconciler.reports (
+    target_id     integer PRIMARY KEY, -- the row comes and goes with that of reconciler.streams
+    session       text COLLATE "C" CHECK (octet_length(session) BETWEEN 1 AND 64),
+    session_id    bigint NOT NULL DEFAULT 0,
+    replaced      text[] NOT NULL DEFAULT '{}',
+    seq           bigint NOT NULL DEFAULT 0,
+    reported_at   timestamptz,
+    inventory_seq bigint NOT NULL DEFAULT 0,
+    inventory_at  timestamptz,
+    CHECK ((session IS NULL) = (reported_at IS NULL)),
+    CHECK ((session IS NULL) = (session_id = 0)),
+    CHECK (inventory_seq <= seq)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE reconciler.reports IS 'The newest session of clients that reports on each stream; see the view reconciler.stream_reports.';
+COMMENT ON COLUMN reconciler.reports.session_id IS 'Counts sessions in the order in which they were first seen here: no clock of a client decides which is the newest.';
+COMMENT ON COLUMN reconciler.reports.replaced IS 'Sessions before it, at most 1000: their late reports are ignored.';
+COMMENT ON COLUMN reconciler.reports.inventory_seq IS 'The newest complete report of the session. Older reports add nothing to it.';
+COMMENT ON COLUMN reconciler.reports.inventory_at IS 'When it was received: every observation that is left was named by it, or is newer.';
+
 -- +goose Down
 -- Everything but goose's own table goes, with the generated capture code. What the targets have stays there.
 -- +goose StatementBegin

@@ -57,7 +57,18 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         END
     END
 $$;
+
+-- observed_trouble says what the clients of a stream report as failed; NULL for nothing.
+CREATE FUNCTION reconciler.observed_trouble(target_id integer) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('the client reports %s failed, such as %s of %s', reconciler.counted(f.n, 'object'), quote_literal(o.key), r.name) || coalesce(': ' || o.message, '')
+    FROM (SELECT count(*) AS n FROM reconciler.observations x WHERE x.target_id = observed_trouble.target_id AND x.state = 'failed') AS f
+    CROSS JOIN LATERAL (SELECT y.key, y.message, y.resource_id FROM reconciler.observations y
+        WHERE y.target_id = observed_trouble.target_id AND y.state = 'failed' ORDER BY y.resource_id, y.key LIMIT 1) AS o
+    JOIN reconciler.resources r ON r.id = o.resource_id
+$$;
 -- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.observed_trouble IS 'Internal: what the clients of a stream report as failed.';
 COMMENT ON FUNCTION reconciler.quote_call IS 'Internal: a statement to copy, with its arguments quoted.';
 COMMENT ON FUNCTION reconciler.counted IS 'Internal: a number with its noun.';
 COMMENT ON FUNCTION reconciler.pause_text IS 'Internal: who paused a target, since when and why.';
@@ -69,8 +80,11 @@ COMMENT ON FUNCTION reconciler.reason IS 'Internal: why an object is not applied
 
 CREATE VIEW reconciler.objects AS
 SELECT t.name AS target, r.name AS resource, l.key, l.state, l.wanted, l.desired_revision, l.applied_revision, l.attempts, l.last_error,
-    l.next_attempt_at, l.applied_at, l.held_by, l.present
-FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.resources r ON r.id = l.resource_id;
+    l.next_attempt_at, l.applied_at, l.held_by, l.present,
+    o.version AS observed_version, o.state AS observed_state, o.healthy, CASE WHEN o.version IS NOT NULL THEN greatest(o.observed_at, p.inventory_at) END AS observed_at,
+    o.message AS observed_message
+FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.resources r ON r.id = l.resource_id
+LEFT JOIN reconciler.observations o ON o.target_id = l.target_id AND o.resource_id = l.resource_id AND o.key = l.key LEFT JOIN reconciler.reports p ON p.target_id = l.target_id;
 COMMENT ON VIEW reconciler.objects IS 'The ledger with names: every object that a target has or should have, and how far it is.';
 COMMENT ON COLUMN reconciler.objects.key IS 'Key of the row as text; the columns of a composite key are joined by "/".';
 COMMENT ON COLUMN reconciler.objects.state IS 'pending, applied, failing (will be tried again), blocked (waits for a new spec or retry()) or held (see held_by).';
@@ -80,6 +94,10 @@ COMMENT ON COLUMN reconciler.objects.applied_revision IS 'Revision that the targ
 COMMENT ON COLUMN reconciler.objects.attempts IS 'Failed attempts since the last success or the last change.';
 COMMENT ON COLUMN reconciler.objects.held_by IS 'For state held: pause, guard (mass delete), sync or batch (deletes are being counted) or gate (rollout).';
 COMMENT ON COLUMN reconciler.objects.present IS 'The target has the object, or may have it: true from right before the first call for it.';
+COMMENT ON COLUMN reconciler.objects.observed_version IS 'For streams: the version that a client reported last; NULL: none has reported the object.';
+COMMENT ON COLUMN reconciler.objects.observed_state IS 'What the client reported of it: applied, progressing, failed or absent.';
+COMMENT ON COLUMN reconciler.objects.healthy IS 'Whether it is healthy, as the client reported; NULL: it did not say.';
+COMMENT ON COLUMN reconciler.objects.observed_at IS 'When a report named it last, by the clock of this server.';
 
 CREATE VIEW reconciler.failing AS
 SELECT o.target, o.resource, o.key, o.state, o.wanted, o.attempts, o.last_error, o.next_attempt_at
@@ -216,7 +234,7 @@ SELECT t.name AS target,
     done.finished_at AS last_sync, y.sync, reconciler.pause_text(t) AS paused,
     coalesce(reconciler.guard_text(t), CASE WHEN l.stopped > 0 THEN format('%s held; %s', reconciler.counted(l.stopped, 'delete'), reconciler.quote_call('approve', ARRAY[t.name])) END) AS guard,
     reconciler.circuit_text(t) AS circuit,
-    t.trouble, coalesce(broke.error, t.circuit_error, l.error, broken.error) AS last_error
+    coalesce(t.trouble, reconciler.observed_trouble(t.id)) AS trouble, coalesce(broke.error, t.circuit_error, l.error, broken.error) AS last_error
 FROM reconciler.targets t
 CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c
 LEFT JOIN (SELECT max(k.revision) AS revision FROM reconciler.ticks k) AS newest ON true
@@ -261,10 +279,10 @@ COMMENT ON COLUMN reconciler.status.last_sync IS 'When the last complete sync of
 COMMENT ON COLUMN reconciler.status.sync IS 'Syncs that run or wait, and how far they are.';
 COMMENT ON COLUMN reconciler.status.guard IS 'Deletes that wait for approve().';
 COMMENT ON COLUMN reconciler.status.circuit IS 'Since when the target does not answer.';
-COMMENT ON COLUMN reconciler.status.trouble IS 'What fails although every object is there: work that the driver does after its calls, such as a reload command.';
+COMMENT ON COLUMN reconciler.status.trouble IS 'What fails although every object is there: work that the driver does after its calls, such as a reload command; or what clients of a stream report as failed.';
 COMMENT ON COLUMN reconciler.status.last_error IS 'What fails in its process, else why the target does not answer, else the most frequent error of its objects, else of its last sync.';
 
 -- +goose Down
 DROP VIEW reconciler.status, reconciler.failing_loops, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.target_cursors, reconciler.syncs, reconciler.drift,
     reconciler.held, reconciler.failing, reconciler.objects;
-DROP FUNCTION reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;
+DROP FUNCTION reconciler.observed_trouble, reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;

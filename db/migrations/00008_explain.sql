@@ -212,6 +212,7 @@ BEGIN
         WHEN l.key IS NULL THEN 'the target does not have it, as far as is known.'
         WHEN l.state = 'applied' THEN format('applied%s%s.', ' at ' || date_trunc('second', l.applied_at), ', revision ' || l.applied_revision)
         ELSE format('%s: %s.', l.state, rtrim(reconciler.reason(l, t, r.name), ';')) || CASE WHEN l.present AND l.applied_revision IS NOT NULL THEN format(' The target has revision %s.', l.applied_revision) ELSE '' END END;
+    RETURN QUERY SELECT 'Observed: ' || s FROM reconciler.explain_observed(t.id, r, explain.key) AS s WHERE s IS NOT NULL;
     RETURN QUERY SELECT 'Target: ' || s FROM reconciler.explain_target(t, explain.target) AS s WHERE s IS NOT NULL;
     RETURN NEXT 'Next: ' || reconciler.explain_next(t, l, r.name, a_row.wanted AND t.draining IS NOT TRUE, a_event.unread);
 END
@@ -225,7 +226,7 @@ COMMENT ON FUNCTION reconciler.explain_event IS 'Internal: the newest change of 
 COMMENT ON FUNCTION reconciler.explain_target IS 'Internal: what is in the way of a target.';
 COMMENT ON FUNCTION reconciler.leader_text IS 'Internal: whether a process is running.';
 COMMENT ON FUNCTION reconciler.explain_next IS 'Internal: what happens next with an object, or what a person can do.';
-COMMENT ON FUNCTION reconciler.explain IS 'The story of one object in sentences: its row, its newest change, the ledger, the target, and what happens next.';
+COMMENT ON FUNCTION reconciler.explain IS 'The story of one object in sentences: its row, its newest change, the ledger, what a client of a stream reported, the target, and what happens next.';
 
 -- +goose Down
 DROP FUNCTION reconciler.explain, reconciler.explain_next, reconciler.leader_text, reconciler.explain_target, reconciler.explain_event,

@@ -33,9 +33,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     )
     SELECT 'SCHEMA', 'reconciler', p, NULL FROM unnest(CASE WHEN rights.kind = 'definer' THEN '{USAGE,CREATE}'::text[] ELSE '{USAGE}' END) AS p
     UNION ALL
-    SELECT 'TABLE', r.object, 'SELECT', CASE WHEN (r.desired OR r.relname = 'published') AND rights.kind <> 'runtime' THEN
+    SELECT 'TABLE', r.object, 'SELECT', CASE WHEN (r.desired OR r.relname IN ('published', 'observations')) AND rights.kind <> 'runtime' THEN
         (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) FROM pg_attribute a WHERE a.attrelid = r.oid AND a.attnum > 0
-           AND (NOT r.desired AND a.attname <> 'spec' OR r.desired AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%'))) END
+           AND (NOT r.desired AND a.attname NOT IN ('spec', 'status') OR r.desired AND (a.attname IN ('target', 'key', 'running') OR a.attname LIKE 'key\_%'))) END
     FROM relations r WHERE rights.kind <> 'writer'
     UNION ALL
     SELECT 'TABLE', r.object, p, NULL FROM relations r, unnest('{INSERT,UPDATE,DELETE}'::text[]) AS p

@@ -187,14 +187,17 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     WHERE NOT l.present
 $$;
 
+-- resource_gaps are the ranges between the ids of resources: what has an id in one is of a resource that is gone.
+CREATE FUNCTION reconciler.resource_gaps() RETURNS TABLE (above integer, below integer)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(lag(r.id) OVER (ORDER BY r.id), 0), r.id FROM (SELECT x.id FROM reconciler.resources AS x UNION ALL SELECT 2147483647) AS r (id)
+$$;
+
 -- forget_objects removes ledger rows of resources that are gone, a bounded number at once, and returns how many.
 CREATE FUNCTION reconciler.forget_objects(most integer) RETURNS integer
 LANGUAGE sql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
-    WITH gaps AS MATERIALIZED (
-        SELECT coalesce(lag(id) OVER (ORDER BY id), 0) AS above, id AS below
-        FROM (SELECT id FROM reconciler.resources UNION ALL SELECT 2147483647) AS r
-    ), left_behind AS MATERIALIZED (
-        SELECT x.ctid AS at FROM reconciler.targets t CROSS JOIN gaps g CROSS JOIN LATERAL (
+    WITH left_behind AS MATERIALIZED (
+        SELECT x.ctid AS at FROM reconciler.targets t CROSS JOIN reconciler.resource_gaps() AS g CROSS JOIN LATERAL (
             SELECT l.ctid FROM reconciler.ledger l WHERE l.target_id = t.id AND l.resource_id > g.above AND l.resource_id < g.below
             LIMIT forget_objects.most FOR UPDATE SKIP LOCKED) AS x LIMIT forget_objects.most
     ), forgotten AS (
@@ -279,6 +282,7 @@ $$;
 COMMENT ON FUNCTION reconciler.record_in_hand IS 'Internal: gives objects that do not settle soon their ledger row.';
 COMMENT ON FUNCTION reconciler.record_first_calls IS 'Internal: writes down objects that are about to be called for the first time.';
 COMMENT ON FUNCTION reconciler.take_in_calls IS 'Internal: gives objects that a former owner called for the first time their ledger row.';
+COMMENT ON FUNCTION reconciler.resource_gaps IS 'Internal: ranges of ids that no resource has.';
 COMMENT ON FUNCTION reconciler.forget_objects IS 'Internal: removes ledger rows of resources that are gone.';
 COMMENT ON FUNCTION reconciler.end_first_calls IS 'Internal: forgets first calls that have their results.';
 COMMENT ON FUNCTION reconciler.start_cursor IS 'Internal: gives a target its first cursor and asks for the full sync that goes with it.';
@@ -295,4 +299,4 @@ COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes 
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.forget_objects, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.owed_resources, reconciler.count_guard, reconciler.settle, reconciler.note_passed;
+DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.forget_objects, reconciler.resource_gaps, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.owed_resources, reconciler.count_guard, reconciler.settle, reconciler.note_passed;

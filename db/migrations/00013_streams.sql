@@ -62,6 +62,18 @@ COMMENT ON COLUMN reconciler.stream_watchers.process IS 'Host and process id.';
 COMMENT ON COLUMN reconciler.stream_watchers.furthest_behind IS 'How many versions the slowest of them has still to read.';
 COMMENT ON COLUMN reconciler.stream_watchers.resets IS 'How often one had to begin again, since the process has watchers of the stream.';
 
+CREATE VIEW reconciler.stream_reports WITH (security_barrier) AS
+SELECT t.name AS target, p.session, p.seq, p.reported_at, p.inventory_at, o.observations, o.failed, o.unhealthy
+FROM reconciler.reports p JOIN reconciler.targets t ON t.id = p.target_id
+CROSS JOIN LATERAL (SELECT count(*) AS observations, count(*) FILTER (WHERE x.state = 'failed') AS failed, count(*) FILTER (WHERE NOT x.healthy) AS unhealthy
+    FROM reconciler.observations x WHERE x.target_id = p.target_id) AS o;
+COMMENT ON VIEW reconciler.stream_reports IS 'What the clients of each stream report, and when they did so last.';
+COMMENT ON COLUMN reconciler.stream_reports.session IS 'The newest session, as the client named it; NULL: none has reported anything.';
+COMMENT ON COLUMN reconciler.stream_reports.seq IS 'Highest number of its reports.';
+COMMENT ON COLUMN reconciler.stream_reports.reported_at IS 'When its last report came, by the clock of this server.';
+COMMENT ON COLUMN reconciler.stream_reports.inventory_at IS 'When its last complete report came.';
+COMMENT ON COLUMN reconciler.stream_reports.observations IS 'Objects that were reported.';
+
 -- +goose StatementBegin
 -- own_stream creates or updates the stream of a target for its owner.
 CREATE FUNCTION reconciler.own_stream(target_id integer, owner uuid, term bigint, history interval) RETURNS void
@@ -70,6 +82,7 @@ BEGIN
     PERFORM reconciler.fence(own_stream.target_id, own_stream.owner, own_stream.term);
     INSERT INTO reconciler.streams AS s (target_id, history) VALUES (own_stream.target_id, own_stream.history)
     ON CONFLICT ON CONSTRAINT streams_pkey DO UPDATE SET history = excluded.history WHERE s.history <> excluded.history;
+    INSERT INTO reconciler.reports (target_id) VALUES (own_stream.target_id) ON CONFLICT DO NOTHING;
 END
 $$;
 
@@ -119,14 +132,153 @@ BEGIN
 END
 $$;
 
+-- report takes what a client has observed: all of it, or nothing. The order is that of the arrays; of an object that is named twice
+-- the last one counts. healthy, messages and statuses have '' for none.
+-- Of two observations of an object the one with the higher version is newer, then that of the newer session, then that with the higher seq. A
+-- complete report takes the place of all that is older by session and seq. So the order in which reports of a session arrive makes
+-- no difference. accepted counts the objects that are now as the report says. wrong is the place of the first one that nobody can have observed, and problem says why: then nothing has changed.
+-- Reports on one stream wait for each other on its row of reports. With its lock no row of observations can be there that the second
+-- statement does not see, and no two reports lock rows in different orders. An answer that was given is not lost: the
+-- transaction is flushed.
+-- A complete report writes no row that is as it was: inventory_at stands for all of them. (100,000 objects each minute, unchanged,
+-- would else be 100,000 dead rows a minute.)
+CREATE FUNCTION reconciler.report(target_id integer, session text, seq bigint, complete boolean, resources text[], keys text[], versions bigint[],
+    states text[], messages text[], healthy text[], statuses text[], OUT accepted bigint, OUT ignored bigint, OUT wrong bigint, OUT problem text)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    r       reconciler.reports;
+    newest  bigint;
+    at_     timestamptz;
+    unknown text;
+BEGIN
+    SELECT * INTO r FROM reconciler.reports AS x WHERE x.target_id = report.target_id FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the stream is gone' USING ERRCODE = 'no_data_found';
+    END IF;
+    PERFORM set_config('synchronous_commit', 'on', true);
+    at_ := clock_timestamp();
+    accepted := 0;
+    ignored := cardinality(report.keys);
+    SELECT greatest(s.floor, (SELECT x.version FROM reconciler.published AS x WHERE x.target_id = report.target_id AND x.version > 0 ORDER BY x.version DESC LIMIT 1))
+    INTO newest FROM reconciler.streams AS s WHERE s.target_id = report.target_id;
+    SELECT min(u.n) INTO wrong FROM unnest(report.versions) WITH ORDINALITY AS u (version, n) WHERE u.version > newest;
+    IF wrong IS NOT NULL THEN
+        problem := format('version %s was never published: the newest of this target is %s', report.versions[wrong], newest);
+        RETURN;
+    END IF;
+    SELECT u.resource, u.n INTO unknown, wrong
+    FROM (SELECT x.resource, min(x.n) AS n FROM unnest(report.resources) WITH ORDINALITY AS x (resource, n) GROUP BY x.resource) AS u
+    WHERE NOT EXISTS (SELECT FROM reconciler.resources AS c WHERE c.name = u.resource)
+      AND NOT EXISTS (SELECT FROM reconciler.published AS p WHERE p.target_id = report.target_id AND p.resource = u.resource)
+    ORDER BY u.n LIMIT 1;
+    IF wrong IS NOT NULL THEN
+        problem := format('there is no resource %s', to_json(unknown));
+        RETURN;
+    END IF;
+    IF r.session = report.session AND report.seq < r.inventory_seq OR r.session <> report.session AND report.session = ANY (r.replaced) THEN
+        RETURN; -- a newer inventory or a newer session has said everything
+    END IF;
+    IF r.session IS DISTINCT FROM report.session THEN
+        r.replaced := CASE WHEN r.session IS NULL THEN '{}' ELSE (r.replaced || r.session::text)[greatest(cardinality(r.replaced) - 998, 1):] END;
+        r.session := report.session;
+        r.session_id := r.session_id + 1;
+        r.seq := 0;
+        r.inventory_seq := 0;
+    END IF;
+    -- Only what is published, or has a tombstone, can be observed: the table is bounded, and goes with it. A version above the
+    -- published one is of a time that a restore has undone.
+    WITH named AS MATERIALIZED (
+        SELECT DISTINCT ON (c.id, u.key COLLATE "C") c.id AS resource_id, u.resource, u.key, u.version, u.state, nullif(u.message, '') AS message,
+            nullif(u.healthy, '')::boolean AS healthy, nullif(u.status, '')::jsonb AS status
+        FROM unnest(report.resources, report.keys, report.versions, report.states, report.messages, report.healthy, report.statuses) WITH ORDINALITY
+            AS u (resource, key, version, state, message, healthy, status, n)
+        JOIN reconciler.resources AS c ON c.name = u.resource
+        ORDER BY c.id, u.key COLLATE "C", u.n DESC
+    ), known AS MATERIALIZED (
+        SELECT n.*, o.version IS NULL OR (o.version, o.session, o.seq) < (n.version, r.session_id, report.seq)
+                OR report.complete AND (o.session, o.seq) < (r.session_id, report.seq) AS newer,
+            (o.version, o.session, o.seq) = (n.version, r.session_id, report.seq) AS same,
+            NOT report.complete OR (o.version, o.state, o.message, o.healthy, o.status) IS DISTINCT FROM (n.version, n.state, n.message, n.healthy, n.status) AS other
+        FROM named AS n
+        CROSS JOIN LATERAL (SELECT x.version FROM reconciler.published AS x WHERE x.target_id = report.target_id AND x.resource = n.resource AND x.key = n.key
+            ORDER BY x.version DESC LIMIT 1) AS p
+        LEFT JOIN reconciler.observations AS o ON o.target_id = report.target_id AND o.resource_id = n.resource_id AND o.key = n.key
+        WHERE n.version <= p.version
+    ), written AS (
+        INSERT INTO reconciler.observations (target_id, resource_id, key, version, state, message, healthy, status, session, seq, observed_at)
+        SELECT report.target_id, k.resource_id, k.key, k.version, k.state, k.message, k.healthy, k.status, r.session_id, report.seq, at_
+        FROM known AS k WHERE k.newer AND k.other
+        ON CONFLICT ON CONSTRAINT observations_pkey DO UPDATE SET version = excluded.version, state = excluded.state, message = excluded.message,
+            healthy = excluded.healthy, status = excluded.status, session = excluded.session, seq = excluded.seq, observed_at = excluded.observed_at
+    ), gone AS (
+        -- NOT IN is looked up in a hash table, whatever the planner expects; NOT EXISTS may compare each with each.
+        DELETE FROM reconciler.observations AS o
+        WHERE report.complete AND o.target_id = report.target_id AND (o.session, o.seq) < (r.session_id, report.seq)
+          AND (o.resource_id, o.key) NOT IN (SELECT n.resource_id, n.key FROM named AS n)
+    )
+    SELECT count(*) FILTER (WHERE k.newer OR k.same) INTO accepted FROM known AS k;
+    ignored := ignored - accepted;
+    UPDATE reconciler.reports AS x
+    SET session = r.session, session_id = r.session_id, replaced = r.replaced, seq = greatest(r.seq, report.seq), reported_at = at_,
+        inventory_seq = CASE WHEN report.complete THEN report.seq ELSE r.inventory_seq END,
+        inventory_at = CASE WHEN report.complete THEN at_ ELSE x.inventory_at END
+    WHERE x.target_id = report.target_id;
+END
+$$;
+
+-- explain_observed tells what a client of a stream reported of an object; NULL where none has reported anything.
+CREATE FUNCTION reconciler.explain_observed(target_id integer, r reconciler.resources, key text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE
+        WHEN o.version IS NULL THEN format('the client has not reported it; its last report came at %s.', date_trunc('second', p.reported_at))
+        ELSE format('the client reported version %s %s at %s', o.version, o.state, date_trunc('second', greatest(o.observed_at, p.inventory_at)))
+            || CASE WHEN o.healthy THEN ', healthy' WHEN NOT o.healthy THEN ', not healthy' ELSE '' END || coalesce(': ' || o.message, '') || '.'
+            || CASE WHEN v.version > o.version THEN format(' The newest is version %s%s.', v.version, CASE WHEN v.deleted THEN ', which deletes it' ELSE '' END) ELSE '' END
+    END
+    FROM reconciler.reports p
+    LEFT JOIN reconciler.observations o ON o.target_id = p.target_id AND o.resource_id = r.id AND o.key = explain_observed.key
+    LEFT JOIN LATERAL (SELECT x.version, x.hash IS NULL AS deleted FROM reconciler.published x
+        WHERE x.target_id = p.target_id AND x.resource = r.name AND x.key = explain_observed.key ORDER BY x.version DESC LIMIT 1) AS v ON true
+    WHERE p.target_id = explain_observed.target_id AND p.reported_at IS NOT NULL
+$$;
+
+-- forget_observations removes what was observed of the objects named, whose tombstones are gone, and of resources that are
+-- gone, at most this many. It returns whether there may be more.
+CREATE FUNCTION reconciler.forget_observations(target_id integer, resources text[], keys text[], most integer) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+DECLARE
+    left_behind tid[];
+BEGIN
+    left_behind := ARRAY(
+        SELECT x.ctid FROM reconciler.resource_gaps() AS g CROSS JOIN LATERAL (
+            SELECT o.ctid FROM reconciler.observations AS o
+            WHERE o.target_id = forget_observations.target_id AND o.resource_id > g.above AND o.resource_id < g.below LIMIT forget_observations.most) AS x
+        LIMIT forget_observations.most);
+    IF forget_observations.keys IS NULL AND left_behind = '{}' THEN
+        RETURN false;
+    END IF;
+    -- A report that still sees the tombstones ends first, and the statements after this see what it has written.
+    PERFORM FROM reconciler.reports AS x WHERE x.target_id = forget_observations.target_id FOR NO KEY UPDATE;
+    DELETE FROM reconciler.observations AS o WHERE o.ctid = ANY (left_behind);
+    DELETE FROM reconciler.observations AS o
+    USING unnest(forget_observations.resources, forget_observations.keys) AS u (resource, key) JOIN reconciler.resources AS c ON c.name = u.resource
+    WHERE o.target_id = forget_observations.target_id AND o.resource_id = c.id AND o.key = u.key
+      AND NOT EXISTS (SELECT FROM reconciler.published AS p WHERE p.target_id = forget_observations.target_id AND p.resource = u.resource AND p.key = u.key);
+    RETURN cardinality(left_behind) = forget_observations.most;
+END
+$$;
+
 -- forget_tombstones deletes at most this many tombstones of each stream that are older than its history, and raises the
--- floor in the same transaction. It returns whether any stream may have more.
+-- floor in the same transaction. What was observed of them goes with them. It returns whether any stream may have more.
 CREATE FUNCTION reconciler.forget_tombstones(most integer) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     s      record;
     gone   bigint;
     newest bigint;
+    names  text[];
+    keys   text[];
     more   boolean := false;
 BEGIN
     FOR s IN SELECT x.target_id, x.history FROM reconciler.streams AS x ORDER BY x.target_id LOOP
@@ -137,20 +289,23 @@ BEGIN
         ), deleted AS (
             DELETE FROM reconciler.published AS p USING old
             WHERE p.target_id = s.target_id AND p.resource = old.resource AND p.key = old.key AND p.spec IS NULL
-            RETURNING p.version
+            RETURNING p.resource, p.key, p.version
         )
-        SELECT count(*), max(d.version) INTO gone, newest FROM deleted AS d;
+        SELECT count(*), max(d.version), array_agg(d.resource), array_agg(d.key) INTO gone, newest, names, keys FROM deleted AS d;
         UPDATE reconciler.streams AS x SET floor = greatest(x.floor, newest) WHERE x.target_id = s.target_id AND gone > 0;
         more := more OR gone = forget_tombstones.most;
+        more := reconciler.forget_observations(s.target_id, names, keys, forget_tombstones.most) OR more;
     END LOOP;
     RETURN more;
 END
 $$;
 
--- leave_stream removes what a stream has published, together with the stream.
+-- leave_stream removes what a stream has published, and what was reported on it, together with the stream. It waits for a report first.
 CREATE FUNCTION reconciler.leave_stream() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    DELETE FROM reconciler.reports AS r WHERE r.target_id = OLD.target_id;
+    DELETE FROM reconciler.observations AS o WHERE o.target_id = OLD.target_id;
     DELETE FROM reconciler.published AS p WHERE p.target_id = OLD.target_id;
     RETURN NULL;
 END
@@ -160,13 +315,16 @@ CREATE TRIGGER leave_stream AFTER DELETE ON reconciler.streams FOR EACH ROW EXEC
 COMMENT ON FUNCTION reconciler.own_stream IS 'Internal: creates the stream of a target, or changes its history.';
 COMMENT ON FUNCTION reconciler.publish IS 'Internal: publishes new versions of objects and tombstones.';
 COMMENT ON FUNCTION reconciler.complete_stream IS 'Internal: records that every object of a stream is published.';
+COMMENT ON FUNCTION reconciler.report IS 'Internal: takes what a client of a stream has observed.';
+COMMENT ON FUNCTION reconciler.explain_observed IS 'Internal: what a client of a stream reported of an object.';
+COMMENT ON FUNCTION reconciler.forget_observations IS 'Internal: deletes observations of objects and resources that are gone.';
 COMMENT ON FUNCTION reconciler.forget_tombstones IS 'Internal: deletes old tombstones of streams and raises their floors.';
 COMMENT ON FUNCTION reconciler.leave_stream IS 'Internal: deletes what a stream has published when the stream goes.';
 
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP VIEW reconciler.stream_watchers;
+DROP VIEW reconciler.stream_reports, reconciler.stream_watchers;
 DROP TABLE reconciler.stream_watches, reconciler.streams, reconciler.published;
 DROP SEQUENCE reconciler.published_seq;
-DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.complete_stream, reconciler.publish, reconciler.own_stream;
+DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.forget_observations, reconciler.explain_observed, reconciler.report, reconciler.complete_stream, reconciler.publish, reconciler.own_stream;

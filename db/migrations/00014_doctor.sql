@@ -253,14 +253,19 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         CROSS JOIN LATERAL (SELECT x.* FROM reconciler.sync_runs x
             WHERE x.target_id = s.target_id AND x.resource_id IS NULL AND x.finished_at IS NOT NULL ORDER BY x.id DESC LIMIT 1) AS r
         WHERE NOT s.complete AND NOT EXISTS (SELECT FROM reconciler.sync_runs x WHERE x.target_id = s.target_id AND x.state = 'running')
+    ), failed AS (
+        SELECT t.name, x.trouble FROM reconciler.targets t CROSS JOIN LATERAL (SELECT reconciler.observed_trouble(t.id)) AS x (trouble) WHERE x.trouble IS NOT NULL
     )
     SELECT 'streams', false, format('stream %s is not complete, and its watchers wait: %s', i.name,
             CASE WHEN i.state = 'failed' THEN 'its last full sync failed: ' || i.error
                 WHEN i.error IS NOT NULL THEN 'its last full sync could not read everything: ' || i.error WHEN i.mode = 'report' THEN 'its syncs only report' ELSE 'it waits for a full sync' END),
         format('SELECT reconciler.resync(%L);', i.name) FROM incomplete i
     UNION ALL
+    SELECT 'streams', false, format('%s: %s', f.name, f.trouble),
+        format('Mend what the client says. SELECT * FROM reconciler.objects WHERE target = %L AND observed_state = ''failed''; has all of them', f.name) FROM failed f
+    UNION ALL
     SELECT 'streams', true, format('%s complete', reconciler.counted(count(*), 'stream')), NULL FROM reconciler.streams s WHERE s.complete
-    HAVING count(*) > 0 AND NOT EXISTS (SELECT FROM incomplete)
+    HAVING count(*) > 0 AND NOT EXISTS (SELECT FROM incomplete) AND NOT EXISTS (SELECT FROM failed)
 $$;
 
 CREATE FUNCTION reconciler.doctor() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
@@ -283,7 +288,7 @@ COMMENT ON FUNCTION reconciler.doctor_loops IS 'Internal: parts of processes tha
 COMMENT ON FUNCTION reconciler.doctor_locks IS 'Internal: locks that somebody holds and the product waits for.';
 COMMENT ON FUNCTION reconciler.doctor_targets IS 'Internal: what is in the way of targets.';
 COMMENT ON FUNCTION reconciler.doctor_objects IS 'Internal: blocked and failing objects.';
-COMMENT ON FUNCTION reconciler.doctor_streams IS 'Internal: streams that cannot complete.';
+COMMENT ON FUNCTION reconciler.doctor_streams IS 'Internal: streams that cannot complete, and what their clients report as failed.';
 COMMENT ON FUNCTION reconciler.doctor_rights IS 'Internal: what the current role may do.';
 COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to go wrong. ok false: read finding, do what remedy says.';
 

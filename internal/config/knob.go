@@ -81,7 +81,7 @@ func Knobs() []Knob {
 	for _, k := range globalKnobs() {
 		all = append(all, Knob{k.path, k.typ, k.def, k.bounds, envPrefix + envPart(k.path), k.help})
 	}
-	all = append(all, Knob{"streams.tokens", "list of tokens", "empty", "", "", "Who may read streams. Without any, everyone who can connect may."})
+	all = append(all, Knob{"streams.tokens", "list of tokens", "empty", "", "", "Who may read streams, and report on them. Without any, everyone who can connect may."})
 	for _, k := range tokenKnobs() {
 		all = append(all, Knob{"streams.tokens[]." + k.path, k.typ, k.def, k.bounds, "", k.help})
 	}

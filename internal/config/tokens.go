@@ -20,17 +20,25 @@ const (
 	streamDriver = "stream"
 )
 
-// Token lets clients that present it read streams.
+// What a token may do.
+const (
+	AllowRead   = "read"
+	AllowReport = "report"
+)
+
+// Token lets clients that present it read streams, and report what they observe.
 type Token struct {
 	Name string // shown in errors
 	// File has one token on each line, so that a new one can be valid before the old one goes. Either it or Env is given.
 	File string
 	// Env is the name of a variable with one token.
 	Env string
-	// Targets are the streams that it may read; at least one.
+	// Targets are the streams that it is for; at least one.
 	Targets []string
-	// Resources are those whose objects it may read; none: all.
+	// Resources are those whose objects it is for; none: all.
 	Resources []string
+	// Allow is what it may do: AllowRead, AllowReport or both.
+	Allow []string
 }
 
 // Read returns the tokens in the file or the variable, at least one.
@@ -66,8 +74,10 @@ func tokenKnobs() []knob[Token] {
 			"A file with a token on each line; it is read again every 5 s.").withDefault("none"),
 		key("token_env", func(t *Token) *string { return &t.Env }, "", word("name of a variable", "", func(string) error { return nil }),
 			"A variable with a token, instead of a file.").withDefault("none"),
-		key("targets", func(t *Token) *[]string { return &t.Targets }, nil, words(), "The streams that the token may read.").withDefault(required),
-		key("resources", func(t *Token) *[]string { return &t.Resources }, nil, words(), "The resources whose objects it may read.").withDefault("all"),
+		key("targets", func(t *Token) *[]string { return &t.Targets }, nil, words(), "The streams that the token is for.").withDefault(required),
+		key("resources", func(t *Token) *[]string { return &t.Resources }, nil, words(), "The resources whose objects it is for.").withDefault("all"),
+		key("allow", func(t *Token) *[]string { return &t.Allow }, []string{AllowRead}, wordsOf(AllowRead, AllowReport),
+			"What it allows: to read streams, to report what is observed, or both. One token for each target may report."),
 	}
 }
 
@@ -92,6 +102,29 @@ func words() codec[[]string] {
 	}
 }
 
+// wordsOf is a list of some of these words.
+func wordsOf(known ...string) codec[[]string] {
+	list := words()
+	list.typ = "list of `" + strings.Join(known, "`, `") + "`"
+	parse := list.parse
+	list.parse = func(n *node) ([]string, error) {
+		given, err := parse(n)
+		if err != nil {
+			return nil, err
+		}
+		for _, word := range given {
+			if !slices.Contains(known, word) {
+				return nil, fmt.Errorf("must be a list of %s, and %q is neither", strings.Join(known, " and "), word)
+			}
+		}
+		if len(given) == 0 {
+			return nil, fmt.Errorf("is empty: it is a list of %s", strings.Join(known, " and "))
+		}
+		return given, nil
+	}
+	return list
+}
+
 func tokenPath(i int, path string) string { return fmt.Sprintf("streams.tokens[%d].%s", i, path) }
 
 // decodeTokens replaces the list of tokens.
@@ -107,6 +140,9 @@ func (l *loader) decodeTokens(list *node, source Origin) {
 	}
 	l.cfg.Streams.Tokens = make([]Token, len(list.items))
 	for i, item := range list.items {
+		for _, k := range tokenKnobs() {
+			k.init(&l.cfg.Streams.Tokens[i])
+		}
 		entry := fmt.Sprintf("%s[%d]", path, i)
 		l.cfg.origins[entry] = source.at(item.pos)
 		if item.kind != kindMap {
@@ -134,15 +170,16 @@ func (l *loader) checkToken(i int) {
 		l.problems.add(at("token_file"), tokenPath(i, "token_file"), "give either token_file or token_env")
 	}
 	if len(t.Targets) == 0 && !l.reported(tokenPath(i, "targets")) {
-		l.problems.add(at("targets"), tokenPath(i, "targets"), "is missing: name the streams that the token may read")
+		l.problems.add(at("targets"), tokenPath(i, "targets"), "is missing: name the streams that the token is for")
 	}
 	if slices.ContainsFunc(l.cfg.Streams.Tokens[:i], func(other Token) bool { return other.Name == t.Name && t.Name != "" }) {
 		l.problems.add(at("name"), tokenPath(i, "name"), "%q is the name of another token", t.Name)
 	}
 }
 
-// checkTokenTargets refuses tokens for targets that are no streams of this config.
+// checkTokenTargets refuses tokens for targets that are no streams of this config, and a second one that may report for a target.
 func (l *loader) checkTokenTargets() {
+	reporters := map[string]string{}
 	for i, t := range l.cfg.Streams.Tokens {
 		for _, name := range t.Targets {
 			target, ok := l.cfg.Target(name)
@@ -150,7 +187,11 @@ func (l *loader) checkTokenTargets() {
 			case !ok:
 				l.problems.add(l.cfg.origins[path], path, "there is no target %q in this config", name)
 			case target.Driver != streamDriver:
-				l.problems.add(l.cfg.origins[path], path, "target %q has the driver %s, and only %s can be read", name, target.Driver, streamDriver)
+				l.problems.add(l.cfg.origins[path], path, "target %q has the driver %s, and tokens are for the driver %s only", name, target.Driver, streamDriver)
+			case slices.Contains(t.Allow, AllowReport) && reporters[name] != "":
+				l.problems.add(l.cfg.origins[path], path, "token %q may report for target %q already, and only one token for each target may", reporters[name], name)
+			case slices.Contains(t.Allow, AllowReport):
+				reporters[name] = t.Name
 			}
 		}
 	}

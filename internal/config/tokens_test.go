@@ -43,12 +43,12 @@ func TestTokensAreRead(t *testing.T) {
   listen: 127.0.0.1:8081
   tokens:
     - {name: eu, token_file: `+file+`, targets: [eu, us], resources: [app]}
-    - {name: us, token_env: US_TOKEN, targets: [us]}
+    - {name: us, token_env: US_TOKEN, targets: [us], allow: [read, report]}
 `, func(name string) string { return map[string]string{"US_TOKEN": strings.Repeat("c", 20)}[name] })
 	require.Empty(t, problems)
 	require.Equal(t, []Token{
-		{Name: "eu", File: file, Targets: []string{"eu", "us"}, Resources: []string{"app"}},
-		{Name: "us", Env: "US_TOKEN", Targets: []string{"us"}},
+		{Name: "eu", File: file, Targets: []string{"eu", "us"}, Resources: []string{"app"}, Allow: []string{AllowRead}},
+		{Name: "us", Env: "US_TOKEN", Targets: []string{"us"}, Allow: []string{AllowRead, AllowReport}},
 	}, cfg.Streams.Tokens)
 	tokens, err := cfg.Streams.Tokens[0].Read(noEnv)
 	require.NoError(t, err)
@@ -72,10 +72,13 @@ func TestBadStreamsAreReported(t *testing.T) {
 		"NoMapping":              {"streams: {tokens: [eu]}", `reconciler.yaml:2:20: streams.tokens[0]: must be a mapping with the keys name, token_file and targets, not a string`},
 		"UnknownKey":             {"streams: {tokens: [{name: eu, token_fiel: " + good + ", token_env: A, targets: [eu]}]}", `reconciler.yaml:2:31: streams.tokens[0].token_fiel: unknown key; did you mean "token_file"?` + "\n" + `reconciler.yaml:2:1: streams.tokens[0].token_env: the variable A is not set`},
 		"NoName":                 {"streams: {tokens: [{token_file: " + good + ", targets: [eu]}]}", `reconciler.yaml:2:20: streams.tokens[0].name: is missing: give every token a name`},
-		"NoTargets":              {"streams: {tokens: [{name: eu, token_file: " + good + "}]}", `reconciler.yaml:2:20: streams.tokens[0].targets: is missing: name the streams that the token may read`},
+		"NoTargets":              {"streams: {tokens: [{name: eu, token_file: " + good + "}]}", `reconciler.yaml:2:20: streams.tokens[0].targets: is missing: name the streams that the token is for`},
 		"TargetsNoList":          {"streams: {tokens: [{name: eu, token_file: " + good + ", targets: eu}]}", `streams.tokens[0].targets: must be a list such as [eu, us], not a string`},
 		"UnknownTarget":          {"streams: {tokens: [{name: eu, token_file: " + good + ", targets: [ue]}]}", `streams.tokens[0].targets: there is no target "ue" in this config`},
-		"NoStream":               {"streams: {tokens: [{name: eu, token_file: " + good + ", targets: [files]}]}", `streams.tokens[0].targets: target "files" has the driver dir, and only stream can be read`},
+		"NoStream":               {"streams: {tokens: [{name: eu, token_file: " + good + ", targets: [files]}]}", `streams.tokens[0].targets: target "files" has the driver dir, and tokens are for the driver stream only`},
+		"AllowUnknown":           {"streams: {tokens: [{name: eu, token_file: " + good + ", targets: [eu], allow: [write]}]}", `streams.tokens[0].allow: must be a list of read and report, and "write" is neither`},
+		"AllowNothing":           {"streams: {tokens: [{name: eu, token_file: " + good + ", targets: [eu], allow: []}]}", `streams.tokens[0].allow: is empty: it is a list of read and report`},
+		"TwoReporters":           {"streams: {tokens: [{name: eu, token_file: " + good + ", targets: [eu, us], allow: [report]}, {name: us, token_env: HOME, targets: [us], allow: [read, report]}]}", `streams.tokens[1].targets: token "eu" may report for target "us" already, and only one token for each target may`},
 		"FileAndVariable":        {"streams: {tokens: [{name: eu, token_file: " + good + ", token_env: A, targets: [eu]}]}", `streams.tokens[0].token_file: give either token_file or token_env`},
 		"NoSuchFile":             {"streams: {tokens: [{name: eu, token_file: /nonexistent/eu, targets: [eu]}]}", `streams.tokens[0].token_file: cannot be read: open /nonexistent/eu: no such file or directory`},
 		"EmptyFile":              {"streams: {tokens: [{name: eu, token_file: " + empty + ", targets: [eu]}]}", `streams.tokens[0].token_file: ` + empty + ` holds no token`},

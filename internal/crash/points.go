@@ -39,6 +39,8 @@ const (
 	OperationClaimed Name = "operation-claimed"
 	TasksRecorded    Name = "tasks-recorded"
 	BeforeConfirm    Name = "before-confirm"
+	ReportRead       Name = "report-read"
+	ReportWritten    Name = "report-written"
 )
 
 // Place is a point and where it is.
@@ -84,5 +86,7 @@ func All() []Place {
 		{OperationClaimed, "The gate of an operation is open, and none of its objects is in the queue."},
 		{TasksRecorded, "What came of an apply's objects is committed, and this process has not taken note of it."},
 		{BeforeConfirm, "No call of an operation that is being stopped is under way any more, and its apply does not know."},
+		{ReportRead, "The whole report of a client is read, and nothing of it is written."},
+		{ReportWritten, "The report of a client is committed, and the client has no answer."},
 	}
 }

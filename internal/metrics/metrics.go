@@ -49,6 +49,11 @@ type Metrics struct {
 	StreamBytes     *prometheus.CounterVec // target
 	StreamSnapshots *prometheus.CounterVec // target
 	StreamResets    *prometheus.CounterVec // target, reason
+	Reports         *prometheus.CounterVec // target
+	ReportsRefused  *prometheus.CounterVec // reason: see ReportRefusals
+	Observations    *prometheus.CounterVec // target, state: see ObservedStates
+	Ignored         *prometheus.CounterVec // target
+	LastReport      *prometheus.GaugeVec   // target: unix time of the last accepted report
 }
 
 // New registers all series. Those that are not about a target start at zero; Target does the same for a target's.
@@ -113,6 +118,14 @@ func New(reg prometheus.Registerer) *Metrics {
 		StreamBytes:     counters("stream_bytes_total", "Bytes of frames sent to watchers, before compression.", "target"),
 		StreamSnapshots: counters("stream_snapshots_total", "Snapshots sent to their ends.", "target"),
 		StreamResets:    counters("stream_resets_total", "Watchers that had to begin again, by reason.", "target", "reason"),
+		Reports:         counters("stream_reports_total", "Accepted reports of clients.", "target"),
+		ReportsRefused:  counters("stream_reports_refused_total", "Refused reports of clients, by reason.", "reason"),
+		Observations:    counters("stream_observations_total", "Observations in accepted reports, by state.", "target", "state"),
+		Ignored:         counters("stream_observations_ignored_total", "Observations in accepted reports that changed nothing: something newer was known, or the object is not published.", "target"),
+		LastReport:      gauges("stream_last_report_timestamp_seconds", "When this process accepted a report last.", "target"),
+	}
+	for _, reason := range ReportRefusals {
+		m.ReportsRefused.WithLabelValues(reason)
 	}
 	for _, by := range []string{"notify", "command", "poll"} {
 		m.Wakeups.WithLabelValues(by)
@@ -123,6 +136,12 @@ func New(reg prometheus.Registerer) *Metrics {
 	}
 	return m
 }
+
+// ReportRefusals are the reasons why a report of a client is refused; ObservedStates are the states that one gives to objects.
+var (
+	ReportRefusals = []string{"body", "busy", "database", "forbidden", "size", "target", "token"}
+	ObservedStates = []string{"absent", "applied", "failed", "progressing"}
+)
 
 // The states of an apply: those that it is in until it ends, and those that it ends in.
 var (
@@ -145,11 +164,14 @@ func (m *Metrics) Loop(name, target string) {
 
 // Stream starts the series of a stream at zero.
 func (m *Metrics) Stream(name string) {
-	for _, vec := range []*prometheus.GaugeVec{m.StreamWatchers, m.StreamBehind, m.StreamVersion} {
+	for _, vec := range []*prometheus.GaugeVec{m.StreamWatchers, m.StreamBehind, m.StreamVersion, m.LastReport} {
 		vec.WithLabelValues(name)
 	}
-	for _, vec := range []*prometheus.CounterVec{m.StreamFrames, m.StreamBytes, m.StreamSnapshots} {
+	for _, vec := range []*prometheus.CounterVec{m.StreamFrames, m.StreamBytes, m.StreamSnapshots, m.Reports, m.Ignored} {
 		vec.WithLabelValues(name)
+	}
+	for _, state := range ObservedStates {
+		m.Observations.WithLabelValues(name, state)
 	}
 	for _, reason := range []string{"expired", "restored", "scope", "unknown"} {
 		m.StreamResets.WithLabelValues(name, reason)

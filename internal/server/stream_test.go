@@ -214,7 +214,7 @@ func TestStreamIsServedWithTLS(t *testing.T) {
 	require.NoError(t, os.WriteFile(token, []byte("0123456789abcdef"), 0o600))
 	w.startWith(func(c *config.Config) {
 		c.Streams = config.Streams{
-			Listen: "127.0.0.1:0", TLSCertFile: cert, TLSKeyFile: key, Tokens: []config.Token{{Name: "eu", File: token, Targets: []string{"eu"}}},
+			Listen: "127.0.0.1:0", TLSCertFile: cert, TLSKeyFile: key, Tokens: []config.Token{{Name: "eu", File: token, Targets: []string{"eu"}, Allow: []string{config.AllowRead}}},
 		}
 	}, streaming(t))
 	url := "https://" + w.address("streams.listen") + "/v1/targets/eu/objects?watch=true"

@@ -373,6 +373,60 @@ func (q *Queries) StreamPublish(ctx context.Context, arg StreamPublishParams) (S
 	return i, err
 }
 
+const streamReport = `-- name: StreamReport :one
+SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.wrong, 0)::bigint AS wrong,
+    coalesce(r.problem, '')::text AS problem
+FROM reconciler.report($1::int, $2::text, $3::bigint, $4::boolean,
+    $5::text[], $6::text[], $7::bigint[], $8::text[],
+    $9::text[], $10::text[], $11::text[]) AS r
+`
+
+type StreamReportParams struct {
+	TargetID  int32
+	Session   string
+	Seq       int64
+	Complete  bool
+	Resources []string
+	Keys      []string
+	Versions  []int64
+	States    []string
+	Messages  []string
+	Healthy   []string
+	Statuses  []string
+}
+
+type StreamReportRow struct {
+	Accepted int64
+	Ignored  int64
+	Wrong    int64
+	Problem  string
+}
+
+// Takes what a client has observed; see reconciler.report. ” stands for none. wrong is 0 where nothing is.
+func (q *Queries) StreamReport(ctx context.Context, arg StreamReportParams) (StreamReportRow, error) {
+	row := q.db.QueryRow(ctx, streamReport,
+		arg.TargetID,
+		arg.Session,
+		arg.Seq,
+		arg.Complete,
+		arg.Resources,
+		arg.Keys,
+		arg.Versions,
+		arg.States,
+		arg.Messages,
+		arg.Healthy,
+		arg.Statuses,
+	)
+	var i StreamReportRow
+	err := row.Scan(
+		&i.Accepted,
+		&i.Ignored,
+		&i.Wrong,
+		&i.Problem,
+	)
+	return i, err
+}
+
 const streamResources = `-- name: StreamResources :many
 SELECT r.name FROM reconciler.resources r ORDER BY r.name COLLATE "C"
 `

@@ -22,17 +22,22 @@ import (
 // readEvery is how often files of tokens and the certificate are read again.
 var readEvery = pace.Of(5 * time.Second)
 
-// grant is what one token may read. The zero value may read everything.
+// grant is what one token may do.
 type grant struct {
 	name      string
+	allow     []string // config.AllowRead, config.AllowReport
 	targets   []string // none: all
 	resources []string // none: all
 	watchers  atomic.Int64
 	revoked   chan struct{} // closed when the token is no longer valid; nil: never
 }
 
-func (g *grant) mayRead(target string) bool {
-	return len(g.targets) == 0 || slices.Contains(g.targets, target)
+func (g *grant) mayRead(target string) bool { return g.may(config.AllowRead, target) }
+
+func (g *grant) mayReport(target string) bool { return g.may(config.AllowReport, target) }
+
+func (g *grant) may(do, target string) bool {
+	return slices.Contains(g.allow, do) && (len(g.targets) == 0 || slices.Contains(g.targets, target))
 }
 
 // limit narrows the resources of a filter to those of the grant. It returns one that the grant does not have.
@@ -51,7 +56,7 @@ func (g *grant) limit(resources []string) (limited []string, refused string) {
 	return resources, ""
 }
 
-// Access checks who may read, by tokens of which it knows the hashes alone.
+// Access checks who may read and report, by tokens of which it knows the hashes alone.
 type Access struct {
 	cfg    config.Streams
 	getenv func(string) string
@@ -107,7 +112,7 @@ func (a *Access) read() error {
 		for _, hash := range a.of[i] {
 			known := a.grants[hash]
 			if known == nil || known.name != t.Name {
-				known = &grant{name: t.Name, targets: t.Targets, resources: t.Resources, revoked: make(chan struct{})}
+				known = &grant{name: t.Name, allow: t.Allow, targets: t.Targets, resources: t.Resources, revoked: make(chan struct{})}
 			}
 			valid[hash] = known
 		}
@@ -121,10 +126,10 @@ func (a *Access) read() error {
 	return errors.Join(problems...)
 }
 
-// authenticate returns what the token of a request may read, nil if it has no valid one.
+// authenticate returns what the token of a request may do, nil if it has no valid one.
 func (a *Access) authenticate(r *http.Request) *grant {
 	if len(a.cfg.Tokens) == 0 {
-		return &grant{}
+		return &grant{allow: []string{config.AllowRead, config.AllowReport}}
 	}
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") {
@@ -157,5 +162,5 @@ func (a *Access) TLS() *tls.Config {
 	}
 }
 
-// Open reports whether everyone who can connect may read.
+// Open reports whether everyone who can connect may read and report.
 func (a *Access) Open() bool { return len(a.cfg.Tokens) == 0 }

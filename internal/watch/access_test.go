@@ -28,8 +28,8 @@ func TestTokens(t *testing.T) {
 	narrow := filepath.Join(t.TempDir(), "narrow")
 	require.NoError(t, os.WriteFile(narrow, []byte(token("n")), 0o600))
 	b.server = b.serve(config.Streams{Tokens: []config.Token{
-		{Name: "eu", File: file, Targets: []string{"eu"}},
-		{Name: "narrow", File: narrow, Targets: []string{"eu"}, Resources: []string{"dns"}},
+		{Name: "eu", File: file, Targets: []string{"eu"}, Allow: []string{config.AllowRead}},
+		{Name: "narrow", File: narrow, Targets: []string{"eu"}, Resources: []string{"dns"}, Allow: []string{config.AllowRead}},
 	}})
 	for _, test := range []struct {
 		token, path string
@@ -91,7 +91,7 @@ func TestRightsArePartOfTheScope(t *testing.T) {
 	b.complete()
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte(token("a")), 0o600))
-	tokens := []config.Token{{Name: "eu", File: file, Targets: []string{"eu"}, Resources: []string{"dns"}}}
+	tokens := []config.Token{{Name: "eu", File: file, Targets: []string{"eu"}, Resources: []string{"dns"}, Allow: []string{config.AllowRead}}}
 	b.server = b.serve(config.Streams{Tokens: tokens})
 	f := b.followAs(token("a"))
 	f.until("end_of_snapshot")

@@ -44,15 +44,17 @@ type Handler struct {
 	configured   []string
 	mux          *http.ServeMux
 	watchers     atomic.Int64
+	reports      *intake
 }
 
 // NewHandler makes a handler. installation is the id that clients see, and configured are the targets that will have a stream even
 // if they have none yet. All responses end when draining is closed.
 func NewHandler(hub *Hub, access *Access, installation string, configured []string, draining <-chan struct{}) *Handler {
-	h := &Handler{hub: hub, access: access, installation: installation, configured: configured, draining: draining, mux: http.NewServeMux()}
+	h := &Handler{hub: hub, access: access, installation: installation, configured: configured, draining: draining, mux: http.NewServeMux(), reports: newIntake()}
 	h.route("/v1/targets", h.targets)
 	h.route("/v1/targets/{target}/objects", h.objects)
 	h.route("/v1/targets/{target}/objects/{resource}/{key}", h.object)
+	h.mux.HandleFunc("POST /v1/targets/{target}/observations", h.observations)
 	h.route("/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request, _ *grant) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(openAPI)
@@ -67,10 +69,8 @@ func NewHandler(hub *Hub, access *Access, installation string, configured []stri
 // target exists or not.
 func (h *Handler) route(path string, serve func(http.ResponseWriter, *http.Request, *grant)) {
 	h.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-		g := h.access.authenticate(r)
+		g := h.authenticate(w, r)
 		if g == nil {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="reconciler"`)
-			refuse(w, http.StatusUnauthorized, "a valid token is needed: Authorization: Bearer TOKEN")
 			return
 		}
 		if target := r.PathValue("target"); target != "" && !g.mayRead(target) {
@@ -79,6 +79,16 @@ func (h *Handler) route(path string, serve func(http.ResponseWriter, *http.Reque
 		}
 		serve(w, r, g)
 	})
+}
+
+// authenticate returns what the token of a request may do. Without a valid one it answers, and returns nil.
+func (h *Handler) authenticate(w http.ResponseWriter, r *http.Request) *grant {
+	g := h.access.authenticate(r)
+	if g == nil {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="reconciler"`)
+		refuse(w, http.StatusUnauthorized, "a valid token is needed: Authorization: Bearer TOKEN")
+	}
+	return g
 }
 
 // ServeHTTP implements http.Handler.

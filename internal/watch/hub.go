@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// Conns is the number of connections of a hub. It keeps one for itself. Requests and slow watchers share the others.
-	Conns   = 1 + readers
+	// Conns is the number of connections of a hub. It keeps one for itself, requests and slow watchers share some, and reports others.
+	Conns   = 1 + readers + writers
 	readers = 4
+	writers = 2
 
 	// readRows and readBytes bound one read of one stream.
 	readRows  = 1000
