@@ -1,5 +1,7 @@
 package watch
 
+import "time"
+
 // Small has a hub read and keep little, so that few changes are many.
 func (h *Hub) Small(rows int32, bytes int) { h.rows, h.keeping = rows, bytes }
 
@@ -25,3 +27,9 @@ func (h *Hub) Era(name string) int64 {
 	defer t.mu.Unlock()
 	return t.state.era
 }
+
+// Patience sets how long a report may take to arrive.
+func (h *Handler) Patience(d time.Duration) { h.reports.patience = d }
+
+// Reports returns how many reports of large bodies and how many in all have their places.
+func (h *Handler) Reports() (large, all int) { return len(h.reports.large), len(h.reports.places) }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -68,9 +69,12 @@ func (h *Handler) observations(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, ErrUnknown):
 		refused.WithLabelValues("target").Inc()
 		h.fail(w, name, err)
-	default:
+	case database.IsUnavailable(err):
 		refused.WithLabelValues("database").Inc()
 		h.fail(w, name, err)
+	default:
+		refused.WithLabelValues("database").Inc()
+		refuse(w, http.StatusServiceUnavailable, fmt.Sprintf("the database does not take the report: %v; try again", database.Explain(err)))
 	}
 }
 

@@ -59,8 +59,10 @@ func readReport(w http.ResponseWriter, r *http.Request, g *grant, grow func(cont
 	if first.Seq < 1 {
 		return nil, badBody("line %d: seq must be a whole number from 1 on, which grows with each report of the session", in.number)
 	}
-	report := &report{states: map[string]int{}}
-	report.params.Session, report.params.Seq, report.params.Complete = first.Session, first.Seq, first.Complete
+	report := &report{states: map[string]int{}, params: store.StreamReportParams{
+		Session: first.Session, Seq: first.Seq, Complete: first.Complete,
+		Resources: []string{}, Keys: []string{}, Versions: []int64{}, States: []string{}, Messages: []string{}, Healthy: []string{}, Statuses: []string{}, // nil is NULL
+	}}
 	return report, report.readObservations(in, g)
 }
 
