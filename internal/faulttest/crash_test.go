@@ -65,6 +65,8 @@ var crashBrief = []crash.Name{
 	crash.BeforeClean,      // a target is clean only after its sync
 	crash.ExpandWritten,    // dependent objects are marked with their cursor
 	crash.OperationClaimed, // the next owner goes on with a rollout
+	crash.ReportRead,       // a client sends a report again
+	crash.ReportWritten,    // a report that is sent again counts once
 	crash.MigrationApplied, // migrations go on where they ended
 }
 
@@ -101,6 +103,8 @@ var crashCases = map[crash.Name]crashCase{
 	crash.OperationClaimed: {visit: 2, before: crashSettled, live: crashRollout, next: (*crashWorld).rolledOut},
 	crash.TasksRecorded:    {visit: 2, before: crashSettled, live: crashRollout, next: (*crashWorld).rolledOut},
 	crash.BeforeConfirm:    {before: crashSettled, live: crashStopping, next: crashStarted},
+	crash.ReportRead:       {before: crashFollowed, live: crashReported, next: reportedOnce},
+	crash.ReportWritten:    {before: crashFollowed, live: crashReported, next: reportedOnce},
 }
 
 func crashFilled(w *crashWorld) { w.fill() }

@@ -122,7 +122,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		ReportsRefused:  counters("stream_reports_refused_total", "Refused reports of clients, by reason.", "reason"),
 		Observations:    counters("stream_observations_total", "Observations in accepted reports, by state.", "target", "state"),
 		Ignored:         counters("stream_observations_ignored_total", "Observations in accepted reports that changed nothing: something newer was known, or the object is not published.", "target"),
-		LastReport:      gauges("stream_last_report_timestamp_seconds", "When this process accepted a report last.", "target"),
+		LastReport:      gauges("stream_last_report_timestamp_seconds", "When this process accepted a report last; 0: not since it started.", "target"),
 	}
 	for _, reason := range ReportRefusals {
 		m.ReportsRefused.WithLabelValues(reason)

@@ -1,4 +1,4 @@
-// Package watch serves what streams have published over HTTP, to clients that cannot reach the database.
+// Package watch serves what streams have published over HTTP, to clients that cannot reach the database, and takes their reports.
 //
 // A Hub follows every stream that this process has watchers of: one statement for each wake-up reads what is new in all of them.
 // Watchers with equal filters share a group, which keeps its newest changes as encoded frames. A watcher is a place in a stream,

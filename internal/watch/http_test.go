@@ -143,7 +143,7 @@ func TestSnapshotsAreCompressed(t *testing.T) {
 	require.False(t, b.do(objects, "Accept-Encoding", "gzip;q=0").Uncompressed)
 }
 
-// The description names every route, parameter and reason.
+// The description names every route, parameter, reason and state.
 func TestDescription(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -152,7 +152,7 @@ func TestDescription(t *testing.T) {
 	var doc struct {
 		OpenAPI string
 		Paths   map[string]struct {
-			Get struct{ Parameters []struct{ Name string } }
+			Get, Post struct{ Parameters []struct{ Name string } }
 		}
 	}
 	require.NoError(t, json.Unmarshal([]byte(text), &doc))
@@ -162,5 +162,6 @@ func TestDescription(t *testing.T) {
 		names = append(names, p.Name)
 	}
 	require.Equal(t, []string{"", "watch", "since", "timeout", "resource", "prefix", "Last-Event-ID"}, names)
-	require.Len(t, doc.Paths, 4)
+	require.Len(t, doc.Paths["/v1/targets/{target}/observations"].Post.Parameters, 2)
+	require.Len(t, doc.Paths, 5)
 }
