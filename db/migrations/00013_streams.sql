@@ -145,7 +145,8 @@ $$;
 CREATE FUNCTION reconciler.report(target_id integer, session text, seq bigint, complete boolean, resources text[], keys text[], versions bigint[],
     states text[], messages text[], healthy text[], statuses text[], OUT accepted bigint, OUT ignored bigint, OUT wrong bigint, OUT problem text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_memoize = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
     r       reconciler.reports;
     newest  bigint;
@@ -201,10 +202,11 @@ BEGIN
             (o.version, o.session, o.seq) = (n.version, r.session_id, report.seq) AS same,
             NOT report.complete OR (o.version, o.state, o.message, o.healthy, o.status) IS DISTINCT FROM (n.version, n.state, n.message, n.healthy, n.status) AS other
         FROM named AS n
-        CROSS JOIN LATERAL (SELECT x.version FROM reconciler.published AS x WHERE x.target_id = report.target_id AND x.resource = n.resource AND x.key = n.key
-            ORDER BY x.version DESC LIMIT 1) AS p
         LEFT JOIN reconciler.observations AS o ON o.target_id = report.target_id AND o.resource_id = n.resource_id AND o.key = n.key
-        WHERE n.version <= p.version
+        -- A version that was observed was published.
+        WHERE n.version <= CASE WHEN o.version >= n.version THEN o.version ELSE (
+            SELECT x.version FROM reconciler.published AS x WHERE x.target_id = report.target_id AND x.resource = n.resource AND x.key = n.key
+            ORDER BY x.version DESC LIMIT 1) END
     ), written AS (
         INSERT INTO reconciler.observations (target_id, resource_id, key, version, state, message, healthy, status, session, seq, observed_at)
         SELECT report.target_id, k.resource_id, k.key, k.version, k.state, k.message, k.healthy, k.status, r.session_id, report.seq, at_
