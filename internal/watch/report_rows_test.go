@@ -123,31 +123,74 @@ func TestReportsBesideEachOther(t *testing.T) {
 	require.Zero(t, orphans)
 }
 
-// A report that is being written holds up whoever ends the stream, and leaves nothing behind.
+// begin takes a report in a transaction that is left open, and returns what commits it.
+func (b *bed) begin(session, key, state string) (commit func()) {
+	b.t.Helper()
+	tx, err := b.db.Pool.Begin(b.t.Context())
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	_, err = tx.Exec(b.t.Context(), `SELECT reconciler.report($1, $2, 1, false, '{app}', ARRAY[$3], ARRAY[$4::bigint], ARRAY[$5], '{""}', '{""}', '{""}')`,
+		b.target, session, key, b.version(key), state)
+	require.NoError(b.t, err)
+	return func() { require.NoError(b.t, tx.Commit(b.t.Context())) }
+}
+
+// waits runs a statement, and returns when it waits for a lock, with what waits for its end.
+func (b *bed) waits(sql string, args ...any) (end func()) {
+	b.t.Helper()
+	conn, err := pgx.Connect(b.t.Context(), b.db.URL)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	pid := conn.PgConn().PID()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(b.t.Context(), sql, args...)
+		ended <- err
+	}()
+	require.Eventually(b.t, func() bool {
+		var blocked bool
+		b.query(`SELECT cardinality(pg_blocking_pids($1)) > 0`, &blocked, pid)
+		return blocked
+	}, deadline, 10*time.Millisecond, sql)
+	return func() { require.NoError(b.t, <-ended) }
+}
+
+// A report that is being written holds up what ends the stream, and leaves nothing behind.
 func TestStreamEndsAfterAReport(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.apply(`1`, "a")
-	tx, err := b.db.Pool.Begin(t.Context())
-	require.NoError(t, err)
-	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
-	_, err = tx.Exec(t.Context(), `SELECT reconciler.report($1, 's', 1, false, '{app}', '{a}', ARRAY[$2::bigint], '{applied}', '{""}', '{""}', '{""}')`, b.target, b.version("a"))
-	require.NoError(t, err)
-	conn, err := pgx.Connect(t.Context(), b.db.URL)
-	require.NoError(t, err)
-	defer conn.Close(context.WithoutCancel(t.Context()))
-	pid := conn.PgConn().PID()
-	gone := make(chan error, 1)
-	go func() {
-		_, err := conn.Exec(t.Context(), `DELETE FROM reconciler.streams`)
-		gone <- err
-	}()
-	require.Eventually(t, func() bool {
-		var waits bool
-		b.query(`SELECT cardinality(pg_blocking_pids($1)) > 0`, &waits, pid)
-		return waits
-	}, deadline, 10*time.Millisecond)
-	require.NoError(t, tx.Commit(t.Context()))
-	require.NoError(t, <-gone)
+	commit := b.begin("s", "a", "applied")
+	end := b.waits(`DELETE FROM reconciler.streams`)
+	commit()
+	end()
 	require.Empty(t, b.observed())
+}
+
+// A tombstone that is forgotten while a report on it is being written takes the observation along.
+func TestTombstoneIsForgottenAfterAReport(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply(`1`, "a")
+	b.remove("a")
+	b.db.Exec(t, `UPDATE reconciler.published SET at = '2000-01-01'`)
+	commit := b.begin("s", "a", "absent")
+	end := b.waits(`SELECT reconciler.forget_tombstones(10)`)
+	commit()
+	end()
+	require.Empty(t, b.observed())
+}
+
+// Two sessions that begin at the same time are two: the one that waited is the newer.
+func TestReportsOfTwoSessionsFollowEachOther(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.apply(`1`, "a")
+	commit := b.begin("one", "a", "applied")
+	end := b.waits(`SELECT reconciler.report($1, 'two', 1, false, '{}', '{}', '{}', '{}', '{}', '{}', '{}')`, b.target)
+	commit()
+	end()
+	var text string
+	b.query(`SELECT session || session_id || replaced::text FROM reconciler.reports`, &text)
+	require.Equal(t, "two2{one}", text)
 }
