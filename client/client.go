@@ -66,6 +66,9 @@ type Client struct {
 	tokenFile string
 	tls       *tls.Config
 	log       *slog.Logger
+	session   string        // of reports: 128 random bits
+	reporting chan struct{} // held while a report is under way, size one
+	seq       uint64        // of the last report; reporting guards it
 
 	mu           sync.Mutex // guards what follows
 	installation string     // of the server; "": not known yet
@@ -99,7 +102,7 @@ func New(server string, opts ...Option) (*Client, error) {
 	if u.RawQuery != "" || u.Fragment != "" || u.User != nil {
 		return nil, fmt.Errorf("server must be a URL without user, query and fragment, not %q", u.Redacted())
 	}
-	c := &Client{server: u, log: slog.New(slog.DiscardHandler)}
+	c := &Client{server: u, log: slog.New(slog.DiscardHandler), session: newSession(), reporting: make(chan struct{}, 1)}
 	for _, opt := range opts {
 		opt(c)
 	}
@@ -143,6 +146,11 @@ func (c *Client) Get(ctx context.Context, target, resource, key string) (Object,
 
 // get asks for what is at a path below /v1/targets. The caller closes the body.
 func (c *Client) get(ctx context.Context, query url.Values, path ...string) (*http.Response, error) {
+	return c.do(ctx, http.MethodGet, http.NoBody, query, path...)
+}
+
+// do makes a request. The caller closes the body of the response.
+func (c *Client) do(ctx context.Context, method string, body io.Reader, query url.Values, path ...string) (*http.Response, error) {
 	u := *c.server
 	for i, element := range path {
 		if element == "" || element == "." || element == ".." {
@@ -152,9 +160,12 @@ func (c *Client) get(ctx context.Context, query url.Values, path ...string) (*ht
 	}
 	u = *u.JoinPath(append([]string{"v1", "targets"}, path...)...)
 	u.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), body)
 	if err != nil {
 		return nil, err
+	}
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/x-ndjson")
 	}
 	if c.tokenFile != "" {
 		token, err := c.token()

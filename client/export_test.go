@@ -14,3 +14,12 @@ func (c *Client) WatchPatiently(ctx context.Context, target string, silence time
 	}
 	return nil
 }
+
+// Take has an informer take a frame, without a server. The first one begins a snapshot.
+func (i *Informer) Take(ctx context.Context, f Frame) {
+	if !i.begun {
+		_ = i.begin()
+		i.restart()
+	}
+	i.take(ctx, f)
+}

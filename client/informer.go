@@ -1,0 +1,278 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// InformerOptions are what an Informer follows. Zero is every object of the target, in memory.
+type InformerOptions struct {
+	Resources []string // these only; nil: all
+	Prefix    string   // keys that begin with it; it needs exactly one resource
+	Store     *Store   // keeps the objects on disk, so that a restart needs no server; nil: none
+}
+
+// Informer keeps the objects of a target in memory, and has controllers look at what changes.
+//
+// One stream brings all resources, so that one end of a snapshot completes all of them. A reset is compared with what is there: what
+// has not changed is no change, and what has vanished is a delete with the object as it was.
+type Informer struct {
+	client *Client
+	target string
+	opts   InformerOptions
+	synced chan struct{} // closed when the objects are complete for the first time
+	kick   chan struct{} // wakes the saver, size one
+
+	// Wiring: complete before Run, only read afterwards.
+	indexes     map[string][]*index
+	mappers     map[string][]mapper
+	controllers map[string]*Controller
+	problems    []error
+
+	// Only Run's goroutine writes the cache; others read it while they hold mu.
+	mu         sync.RWMutex // guards what follows
+	cache      *cache
+	begun      bool
+	primed     bool                          // the objects were complete once
+	snapshot   bool                          // one is under way
+	confirmed  bool                          // the server has brought the objects up to date since Run began
+	before     map[ref]entry                 // what objects were before the snapshot that is under way changed them
+	tombstones map[string]map[string]deleted // of resources with a controller, until it has handled them
+	kept       map[ref]struct{}              // what the snapshot named without a spec: the far side keeps what it has
+	bookmark   string
+	status     Status
+	turned     chan struct{}    // closed and replaced when Revision moves or Run ends
+	ended      error            // why Run has ended
+	dirty      map[ref]struct{} // what the store does not have yet
+}
+
+// deleted is what a controller must know about an object that is gone.
+type deleted struct {
+	version int64 // of the delete, or the last one that the object had; 0: not known
+	absent  bool  // concluded from absence, which the controller's guard counts
+	held    bool  // by that guard
+}
+
+// NewInformer returns an informer of a target. Get objects, indexes and controllers of it before Run begins.
+func NewInformer(c *Client, target string, opts InformerOptions) *Informer {
+	opts.Resources = slices.Compact(slices.Sorted(slices.Values(opts.Resources)))
+	i := &Informer{
+		client: c, target: target, opts: opts, synced: make(chan struct{}), kick: make(chan struct{}, 1),
+		indexes: map[string][]*index{}, mappers: map[string][]mapper{}, controllers: map[string]*Controller{},
+		cache: newCache(), before: map[ref]entry{}, kept: map[ref]struct{}{}, tombstones: map[string]map[string]deleted{},
+		snapshot: true, turned: make(chan struct{}), dirty: map[ref]struct{}{},
+	}
+	i.status.Waiting = "Run has not begun"
+	if opts.Prefix != "" && len(opts.Resources) != 1 {
+		i.problems = append(i.problems, fmt.Errorf("prefix %q needs exactly one resource, not %d", opts.Prefix, len(opts.Resources)))
+	}
+	return i
+}
+
+// Run follows the target until ctx ends, and returns nil then. It returns an error at once if the informer, its objects or its
+// controllers are wired wrongly, or if the store cannot be used; and later one that another attempt would not change: see Watch.
+// An informer runs once.
+func (i *Informer) Run(ctx context.Context) (err error) {
+	if err := i.begin(); err != nil {
+		return err
+	}
+	defer func() { i.end(err) }()
+	if i.opts.Store == nil {
+		return i.follow(ctx)
+	}
+	if err := i.load(); err != nil {
+		return err
+	}
+	saving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	saved := make(chan error, 1)
+	go func() { saved <- i.save(saving) }()
+	err = i.follow(ctx)
+	stop()
+	return errors.Join(err, <-saved)
+}
+
+func (i *Informer) begin() error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.begun {
+		return fmt.Errorf("the informer of target %s has begun before: make another one", i.target)
+	}
+	i.begun, i.status.Waiting = true, "no answer yet"
+	return errors.Join(i.problems...)
+}
+
+func (i *Informer) end(err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.ended = errEnded
+	i.status.Waiting = "Run has ended"
+	if err != nil {
+		i.ended = fmt.Errorf("%w: %w", errEnded, err)
+		i.status.Err = err
+	}
+	i.turn()
+}
+
+var errEnded = errors.New("the informer has ended")
+
+// follow takes what the server sends.
+func (i *Informer) follow(ctx context.Context) error {
+	i.mu.Lock()
+	since := i.bookmark
+	i.mu.Unlock()
+	if since == "" {
+		i.restart()
+	}
+	watch := WatchOptions{Resources: i.opts.Resources, Prefix: i.opts.Prefix, Since: since}
+	for f, err := range i.client.Watch(ctx, i.target, watch) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil && errors.Is(err, ErrInstallation) && i.opts.Store != nil:
+			return fmt.Errorf("store %s: %w", i.opts.Store.path, err)
+		case err != nil:
+			return err
+		}
+		i.take(ctx, f)
+	}
+	return nil
+}
+
+// take does what a frame asks for.
+func (i *Informer) take(ctx context.Context, f Frame) {
+	r := ref{i.intern(f.Resource), f.Key}
+	switch f.Type {
+	case Upsert:
+		i.upsert(r, f)
+	case Delete:
+		i.remove(r, f.Version)
+	case Keep:
+		i.name(r)
+	case Reset:
+		i.restart()
+	case EndOfSnapshot:
+		i.complete(ctx, f)
+	case Checkpoint:
+		i.checkpoint(f)
+	default:
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	switch {
+	case f.Type == Waiting:
+		i.status.Waiting = f.Reason
+	case i.snapshot:
+		i.status.Waiting = "a snapshot is under way"
+	default:
+		i.status.Waiting = ""
+	}
+	i.status.LastFrame = time.Now()
+}
+
+// intern returns the one copy of a resource's name that the cache keeps.
+func (i *Informer) intern(resource string) string {
+	for name := range i.cache.objects {
+		if name == resource {
+			return name
+		}
+	}
+	return resource
+}
+
+func (i *Informer) upsert(r ref, f Frame) {
+	if len(f.Spec) == 0 {
+		i.client.log.Error("object_without_spec", "target", i.target, "resource", r.resource, "key", r.key)
+		i.name(r)
+		return
+	}
+	old := i.cache.get(r)
+	if !i.cache.fresh(old, f.Version) {
+		return
+	}
+	spec := old.spec
+	if spec != string(f.Spec) {
+		spec = string(f.Spec)
+	}
+	i.change(r, old, entry{spec: spec, version: f.Version, round: i.cache.round}, nil)
+}
+
+func (i *Informer) remove(r ref, version int64) {
+	old := i.cache.get(r)
+	if i.cache.fresh(old, version) {
+		i.change(r, old, entry{}, &deleted{version: version})
+	}
+}
+
+// name notes that an object exists, which has no version that counts in this round.
+func (i *Informer) name(r ref) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	old := i.cache.get(r)
+	if old.spec == "" {
+		i.kept[r] = struct{}{}
+		i.noteDirty(r)
+	} else if old.round != i.cache.round {
+		i.cache.put(r, entry{spec: old.spec, round: i.cache.round})
+	}
+}
+
+// change replaces an object, and has controllers look, unless a snapshot is under way.
+func (i *Informer) change(r ref, old, now entry, gone *deleted) {
+	updates := i.indexed(r, old.spec, now.spec) // before mu: the functions are the user's
+	i.mu.Lock()
+	i.cache.put(r, now)
+	for _, u := range updates {
+		u.apply(r.key)
+	}
+	i.bury(r, gone)
+	delete(i.kept, r)
+	i.noteDirty(r)
+	snapshot := i.snapshot
+	if _, noted := i.before[r]; snapshot && i.primed && !noted {
+		i.before[r] = old
+	}
+	i.mu.Unlock()
+	if !snapshot {
+		i.deliver(r, old.spec, now.spec)
+		i.wakeSaver()
+	}
+}
+
+// noteDirty has the saver write an object. It needs mu.
+func (i *Informer) noteDirty(r ref) {
+	if i.opts.Store != nil {
+		i.dirty[r] = struct{}{}
+	}
+}
+
+// bury notes or, without gone, forgets the delete of an object.
+func (i *Informer) bury(r ref, gone *deleted) {
+	if i.controllers[r.resource] == nil {
+		return
+	}
+	if gone == nil {
+		delete(i.tombstones[r.resource], r.key)
+		return
+	}
+	if i.tombstones[r.resource] == nil {
+		i.tombstones[r.resource] = map[string]deleted{}
+	}
+	i.tombstones[r.resource][r.key] = *gone
+}
+
+// deliver has controllers look at a change.
+func (i *Informer) deliver(r ref, old, now string) {
+	if c := i.controllers[r.resource]; c != nil {
+		c.queue.add(r.key)
+	}
+	if old == now {
+		return
+	}
+	for _, m := range i.mappers[r.resource] {
+		m(r.key, old, now)
+	}
+}

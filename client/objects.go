@@ -1,0 +1,60 @@
+package client
+
+import (
+	"encoding/json"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+)
+
+// Objects are the objects of one resource. Each call decodes them anew, so that you may change what you get.
+type Objects[T any] struct {
+	informer *Informer
+	resource string
+}
+
+// For returns the objects of a resource, decoded into T as encoding/json does.
+func For[T any](i *Informer, resource string) *Objects[T] {
+	i.wire(wireFor, resource, func() {})
+	return &Objects[T]{informer: i, resource: resource}
+}
+
+// Get returns an object, and false if there is none. Before the informer is synced that proves nothing. It returns an error if the
+// object cannot be decoded.
+func (o *Objects[T]) Get(key string) (object T, found bool, err error) {
+	o.informer.mu.RLock()
+	spec := o.informer.cache.get(ref{o.resource, key}).spec
+	o.informer.mu.RUnlock()
+	if spec == "" {
+		return object, false, nil
+	}
+	object, err = decode[T](spec)
+	if err != nil {
+		return object, true, fmt.Errorf("decode %s %q of target %s: %w", o.resource, key, o.informer.target, err)
+	}
+	return object, true, nil
+}
+
+// All yields the objects in the order of their keys, without those that cannot be decoded.
+func (o *Objects[T]) All() iter.Seq2[string, T] {
+	return func(yield func(string, T) bool) {
+		o.informer.mu.RLock()
+		keys := slices.Sorted(maps.Keys(o.informer.cache.objects[o.resource]))
+		o.informer.mu.RUnlock()
+		for _, key := range keys {
+			object, found, err := o.Get(key)
+			if found && err == nil && !yield(key, object) {
+				return
+			}
+		}
+	}
+}
+
+func decode[T any](spec string) (object T, err error) {
+	if err = json.Unmarshal([]byte(spec), &object); err != nil {
+		var zero T
+		return zero, err
+	}
+	return object, nil
+}

@@ -1,0 +1,117 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// answerTimeout bounds a report.
+const answerTimeout = 30 * time.Second
+
+// Report is what a client has seen of the objects of a target.
+type Report struct {
+	Complete     bool // Observations are of every object that the client has
+	Observations []Observation
+}
+
+// Observation is what a client has made of one version of an object.
+type Observation struct {
+	Resource string `json:"resource"`
+	Key      string `json:"key"`
+	Version  int64  `json:"version"` // of the object; for an absent one, of its delete
+	State    State  `json:"state"`
+	Message  string `json:"message,omitempty"`
+	Healthy  *bool  `json:"healthy,omitempty"` // nil: not known
+	// Status is a JSON value that the far side shows of the object; nil: none.
+	Status json.RawMessage `json:"status,omitempty"`
+}
+
+// Report sends observations of a target in one request. An answer with another status than 200 is a *StatusError; ErrForbidden holds if
+// the token may not report. Reports of one Client follow each other. A Controller reports by itself.
+func (c *Client) Report(ctx context.Context, target string, r Report) error {
+	_, err := c.report(ctx, target, 0, r)
+	return err
+}
+
+// report sends a report, as the attempt before if that had the number seq and no other report came in between. It returns the number.
+func (c *Client) report(ctx context.Context, target string, seq uint64, r Report) (uint64, error) {
+	for n, o := range r.Observations {
+		if err := o.validate(); err != nil {
+			return seq, fmt.Errorf("observation %d: %w", n, err)
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("the server has not answered a report within %s", answerTimeout))
+	defer cancel()
+	select {
+	case c.reporting <- struct{}{}:
+	case <-ctx.Done():
+		return seq, context.Cause(ctx)
+	}
+	defer func() { <-c.reporting }()
+	if seq == 0 || seq != c.seq {
+		c.seq++
+		seq = c.seq
+	}
+	body, err := r.encode(c.session, seq)
+	if err != nil {
+		return seq, err
+	}
+	resp, err := c.do(ctx, http.MethodPost, bytes.NewReader(body), nil, target, "observations") //nolint:bodyclose // drain does
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return seq, cause
+		}
+		return seq, err
+	}
+	drain(resp.Body)
+	return seq, nil
+}
+
+// validate returns what is wrong with an observation.
+func (o Observation) validate() error {
+	switch {
+	case o.Resource == "" || o.Key == "":
+		return fmt.Errorf("resource %q and key %q must both be set", o.Resource, o.Key)
+	case o.Version < 1:
+		return fmt.Errorf("%s %q: the version is %d, and must be the one of a frame", o.Resource, o.Key, o.Version)
+	}
+	switch o.State {
+	case StateApplied, StateProgressing, StateFailed, StateAbsent:
+		return nil
+	}
+	return fmt.Errorf("%s %q: the state is %q, and must be applied, progressing, failed or absent", o.Resource, o.Key, o.State)
+}
+
+// encode returns the report as lines of JSON. The last one shows that none is missing.
+func (r Report) encode(session string, seq uint64) ([]byte, error) {
+	var body bytes.Buffer
+	lines := json.NewEncoder(&body)
+	lines.SetEscapeHTML(false)
+	if err := lines.Encode(struct {
+		Session  string `json:"session"`
+		Seq      uint64 `json:"seq"`
+		Complete bool   `json:"complete"`
+	}{session, seq, r.Complete}); err != nil {
+		return nil, err
+	}
+	for _, o := range r.Observations {
+		if err := lines.Encode(o); err != nil {
+			return nil, fmt.Errorf("encode the observation of %s %q: %w", o.Resource, o.Key, err)
+		}
+	}
+	body.WriteString(`{"end":true}` + "\n")
+	return body.Bytes(), nil
+}
+
+// newSession returns a number that tells the reports of one Client from those of others.
+func newSession() string {
+	var session [16]byte
+	_, _ = rand.Read(session[:]) // which never fails
+	return hex.EncodeToString(session[:])
+}

@@ -1,0 +1,184 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// A report has at most so many observations, and waits so long for more of them.
+	observationsMost = 1000
+	reportEvery      = 200 * time.Millisecond
+	// flushTimeout bounds the last reports of a controller.
+	flushTimeout = 5 * time.Second
+	// messageMost is how many bytes of an error are reported.
+	messageMost = 1024
+)
+
+// reporter sends observations in batches. The newest one of an object counts.
+type reporter struct {
+	client *Client
+	target string
+	wake   chan struct{} // size one
+
+	mu      sync.Mutex // guards what follows
+	waiting map[ref]Observation
+	order   []ref // of waiting
+	most    int   // of a report
+	off     bool  // the server takes no reports
+}
+
+func newReporter(c *Client, target string) *reporter {
+	return &reporter{client: c, target: target, wake: make(chan struct{}, 1), waiting: map[ref]Observation{}, most: observationsMost}
+}
+
+// add has an observation sent soon.
+func (r *reporter) add(o Observation) {
+	if len(o.Message) > messageMost {
+		o.Message = strings.ToValidUTF8(o.Message[:messageMost], "")
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.off {
+		return
+	}
+	at := ref{o.Resource, o.Key}
+	if _, waits := r.waiting[at]; !waits {
+		r.order = append(r.order, at)
+	}
+	r.waiting[at] = o
+	r.wakeLocked()
+}
+
+func (r *reporter) wakeLocked() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns the next batch.
+func (r *reporter) take() (batch []Observation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := min(len(r.order), r.most)
+	for _, at := range r.order[:n] {
+		batch = append(batch, r.waiting[at])
+		delete(r.waiting, at)
+	}
+	r.order = r.order[n:]
+	if len(r.order) > 0 {
+		r.wakeLocked()
+	}
+	return batch
+}
+
+// run sends what is added until ctx ends, and then what is left, once.
+func (r *reporter) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			r.flush(ctx, nil)
+			return
+		case <-r.wake:
+		}
+		if !wait(ctx, reportEvery) {
+			continue
+		}
+		if batch := r.take(); len(batch) > 0 && !r.send(ctx, batch) {
+			r.flush(ctx, batch)
+			return
+		}
+	}
+}
+
+// send sends a batch until the server has taken or refused it. It returns false when ctx ends before.
+func (r *reporter) send(ctx context.Context, batch []Observation) bool {
+	var seq uint64
+	for failures := 0; ; failures++ {
+		var err error
+		if seq, err = r.client.report(ctx, r.target, seq, Report{Observations: batch}); err == nil || r.refused(err, batch) {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		if failures == 0 {
+			r.client.log.Warn("report_failed", "target", r.target, "observations", len(batch), "error", err.Error())
+		}
+		pause := min(pauseMax, pauseMin<<min(failures, 10))
+		if !wait(ctx, pause-rand.N(pause/2)) {
+			return false
+		}
+	}
+}
+
+// refused reports whether another attempt would not help, and does what does.
+func (r *reporter) refused(err error, batch []Observation) bool {
+	var status *StatusError
+	if !errors.As(err, &status) || !status.permanent() || status.Status == http.StatusUnauthorized {
+		return false
+	}
+	log := r.client.log.With("target", r.target, "error", err.Error())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch status.Status {
+	case http.StatusRequestEntityTooLarge:
+		if len(batch) > 1 {
+			r.most = len(batch) / 2
+			r.returnLocked(batch)
+			return true
+		}
+	case http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed:
+		log.Warn("reports_off")
+		r.off, r.order, r.waiting = true, nil, map[ref]Observation{}
+		return true
+	}
+	log.Error("report_dropped", "observations", len(batch), "first", fmt.Sprintf("%s %q", batch[0].Resource, batch[0].Key))
+	return true
+}
+
+// returnLocked puts a batch back, without what has a newer observation.
+func (r *reporter) returnLocked(batch []Observation) {
+	for _, o := range batch {
+		at := ref{o.Resource, o.Key}
+		if _, newer := r.waiting[at]; !newer {
+			r.waiting[at] = o
+			r.order = append(r.order, at)
+		}
+	}
+	r.wakeLocked()
+}
+
+// flush sends a batch and what is left.
+func (r *reporter) flush(ctx context.Context, batch []Observation) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), flushTimeout, fmt.Errorf("the last reports took longer than %s", flushTimeout))
+	defer cancel()
+	for {
+		if len(batch) == 0 {
+			batch = r.take()
+		}
+		if len(batch) == 0 || !r.send(ctx, batch) {
+			return
+		}
+		batch = nil
+	}
+}
+
+// wait returns false when ctx ends before the time is over.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

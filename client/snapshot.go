@@ -1,0 +1,126 @@
+package client
+
+import "context"
+
+// restart begins a snapshot: nothing was named, and no version counts. Controllers begin nothing until it has ended.
+func (i *Informer) restart() {
+	for _, c := range i.controllers {
+		c.queue.hold()
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.cache.round++
+	for r := range i.kept {
+		i.noteDirty(r)
+	}
+	clear(i.kept)
+	i.snapshot, i.bookmark, i.status.Revision = true, "", 0
+}
+
+// complete ends a snapshot: what it did not name does not exist.
+func (i *Informer) complete(ctx context.Context, f Frame) {
+	gone := i.cache.unnamed()
+	// A handler that began before the reset must not find its object gone before the guard has counted it.
+	for resource, c := range i.controllers {
+		if !c.queue.settle(ctx, keysOf(resource, gone)) {
+			return // the next process gets the same snapshot
+		}
+	}
+	for _, r := range gone {
+		old := i.cache.get(r)
+		i.change(r, old, entry{}, &deleted{version: old.version, absent: true})
+	}
+	i.mu.Lock()
+	i.snapshot = false
+	before := i.before
+	i.before = map[ref]entry{}
+	i.mu.Unlock()
+	if i.isPrimed() {
+		for r, old := range before {
+			if now := i.cache.get(r); now.spec != old.spec || now.version != old.version {
+				i.deliver(r, old.spec, now.spec)
+			}
+		}
+	} else {
+		i.prime()
+	}
+	i.place(f)
+	i.release()
+	i.wakeSaver()
+}
+
+// prime has controllers look at every object, and at every delete that they have not handled.
+func (i *Informer) prime() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.primed = true
+	for resource, c := range i.controllers {
+		for key := range i.cache.objects[resource] {
+			c.queue.add(key)
+		}
+		for key := range i.tombstones[resource] {
+			c.queue.add(key)
+		}
+	}
+	close(i.synced)
+}
+
+func (i *Informer) isPrimed() bool {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.primed
+}
+
+// checkpoint notes where the stream is. Inside a snapshot that is nothing to keep: the next process begins another one.
+func (i *Informer) checkpoint(f Frame) {
+	i.mu.RLock()
+	snapshot, first := i.snapshot, !i.confirmed
+	i.mu.RUnlock()
+	if snapshot || f.Bookmark == "" {
+		return
+	}
+	i.place(f)
+	i.wakeSaver()
+	if first {
+		i.list()
+	}
+}
+
+// place notes the newest bookmark outside of a snapshot.
+func (i *Informer) place(f Frame) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.bookmark, i.confirmed, i.status.Revision = f.Bookmark, true, f.Revision
+	i.turn()
+}
+
+// release has the guards count, and controllers begin.
+func (i *Informer) release() {
+	for _, c := range i.controllers {
+		c.guard()
+		c.queue.release()
+	}
+	i.list()
+}
+
+// list has controllers list the far side, once the objects are known to be complete now, not only when they were stored.
+func (i *Informer) list() {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	if !i.confirmed {
+		return
+	}
+	for _, c := range i.controllers {
+		c.wakeLister()
+	}
+}
+
+func keysOf(resource string, refs []ref) map[string]struct{} {
+	keys := map[string]struct{}{}
+	for _, r := range refs {
+		if r.resource == resource {
+			keys[r.key] = struct{}{}
+		}
+	}
+	return keys
+}

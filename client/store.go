@@ -1,0 +1,194 @@
+package client
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+const (
+	storeFormat = 1
+	// lockTimeout is how long OpenStore waits for another process to close the file.
+	lockTimeout = 2 * time.Second
+)
+
+var (
+	bucketHead    = []byte("head")
+	bucketObjects = []byte("objects") // by resource, a zero byte, and key
+	keyHead       = []byte("head")
+	checksums     = crc32.MakeTable(crc32.Castagnoli)
+)
+
+// Store keeps the objects of an informer in a file. It is written at complete states only: what it has counts as synced.
+type Store struct {
+	path string
+	db   *bbolt.DB
+	used atomic.Bool
+}
+
+// OpenStore opens or creates a store. A process and an informer have it for themselves.
+func OpenStore(path string) (*Store, error) {
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout})
+	if errors.Is(err, bbolt.ErrTimeout) { //nolint:staticcheck // the name that v1.5 still documents
+		return nil, fmt.Errorf("store %s: another process has it open", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("store %s: %w", path, err)
+	}
+	return &Store{path: path, db: db}, nil
+}
+
+// Close closes the file. Call it after Run of the informer has ended.
+func (s *Store) Close() error { return s.db.Close() }
+
+// head is whose objects a store has, and where their stream goes on.
+type head struct {
+	Format       int      `json:"format"`
+	Installation string   `json:"installation"`
+	Target       string   `json:"target"`
+	Resources    []string `json:"resources,omitempty"`
+	Prefix       string   `json:"prefix,omitempty"`
+	Bookmark     string   `json:"bookmark"`
+	Revision     int64    `json:"revision"`
+}
+
+func (h head) scope() string {
+	text := "target " + h.Target
+	if len(h.Resources) > 0 {
+		text += ", resources " + strings.Join(h.Resources, ", ")
+	}
+	if h.Prefix != "" {
+		text += fmt.Sprintf(", prefix %q", h.Prefix)
+	}
+	return text
+}
+
+// record is what a store has of an object.
+type record struct {
+	entry
+
+	gone *deleted
+	kept bool
+}
+
+// The flags of a stored record.
+const (
+	flagGone = 1 << iota
+	flagAbsent
+	flagKept
+)
+
+// load calls take for each record of a store, and returns its head, which is empty for a new one. want is whose objects they must be.
+func (s *Store) load(want head, take func(ref, record)) (h head, err error) {
+	err = s.db.View(func(tx *bbolt.Tx) error {
+		heads := tx.Bucket(bucketHead)
+		if heads == nil {
+			return nil
+		}
+		if err := json.Unmarshal(heads.Get(keyHead), &h); err != nil {
+			return fmt.Errorf("read its head: %w", err)
+		}
+		if h.Format != storeFormat {
+			return fmt.Errorf("it has format %d, and this version reads format %d", h.Format, storeFormat)
+		}
+		if h.Target != want.Target || h.Prefix != want.Prefix || !slices.Equal(h.Resources, want.Resources) {
+			return fmt.Errorf("it has the objects of %s, not of %s: use another file", h.scope(), want.scope())
+		}
+		objects := tx.Bucket(bucketObjects)
+		if objects == nil {
+			return errors.New("it has a head and no objects: remove the file, to begin with a snapshot")
+		}
+		return objects.ForEach(func(k, v []byte) error {
+			resource, key, ok := bytes.Cut(k, []byte{0})
+			rec, err := decodeRecord(v)
+			if !ok || err != nil {
+				return fmt.Errorf("the entry of %s %q is corrupt: remove the file, to begin with a snapshot", resource, key)
+			}
+			take(ref{string(resource), string(key)}, rec)
+			return nil
+		})
+	})
+	if err != nil {
+		return h, fmt.Errorf("store %s: %w", s.path, err)
+	}
+	return h, nil
+}
+
+// save writes records with the head that goes with them, in one transaction. Empty records are removed.
+func (s *Store) save(h head, records map[ref]record) error {
+	text, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	err = s.db.Update(func(tx *bbolt.Tx) error {
+		heads, err := tx.CreateBucketIfNotExists(bucketHead)
+		if err != nil {
+			return err
+		}
+		objects, err := tx.CreateBucketIfNotExists(bucketObjects)
+		if err != nil {
+			return err
+		}
+		for r, rec := range records {
+			key := []byte(r.resource + "\x00" + r.key)
+			if rec.spec == "" && rec.gone == nil && !rec.kept {
+				err = objects.Delete(key)
+			} else {
+				err = objects.Put(key, rec.encode())
+			}
+			if err != nil {
+				return fmt.Errorf("%s %q: %w", r.resource, r.key, err)
+			}
+		}
+		return heads.Put(keyHead, text)
+	})
+	if err != nil {
+		return fmt.Errorf("store %s: %w", s.path, err)
+	}
+	return nil
+}
+
+// encode returns a checksum, the flags, the version, and the spec.
+func (rec record) encode() []byte {
+	version, flags := rec.version, byte(0)
+	if rec.gone != nil {
+		version, flags = rec.gone.version, flagGone
+		if rec.gone.absent {
+			flags |= flagAbsent
+		}
+	}
+	if rec.kept {
+		flags |= flagKept
+	}
+	data := make([]byte, 4, 16+len(rec.spec))
+	data = append(binary.AppendVarint(append(data, flags), version), rec.spec...)
+	binary.BigEndian.PutUint32(data, crc32.Checksum(data[4:], checksums))
+	return data
+}
+
+func decodeRecord(data []byte) (rec record, err error) {
+	if len(data) < 6 || binary.BigEndian.Uint32(data) != crc32.Checksum(data[4:], checksums) {
+		return rec, errors.New("its checksum is wrong")
+	}
+	flags := data[4]
+	version, n := binary.Varint(data[5:])
+	if n <= 0 {
+		return rec, errors.New("it has no version")
+	}
+	rec.spec, rec.kept = string(data[5+n:]), flags&flagKept != 0
+	if flags&flagGone != 0 {
+		rec.gone = &deleted{version: version, absent: flags&flagAbsent != 0}
+	} else {
+		rec.version = version
+	}
+	return rec, nil
+}

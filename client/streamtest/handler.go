@@ -1,0 +1,163 @@
+package streamtest
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/pgreconciler/reconciler/client"
+)
+
+const installation = "streamtest"
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Reconciler-Installation", installation)
+	s.mu.Lock()
+	down := s.down
+	s.mu.Unlock()
+	if down {
+		refuse(w, http.StatusServiceUnavailable, "the server is down")
+		return
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/targets", func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, map[string][]string{"targets": {s.target}})
+	})
+	mux.HandleFunc("GET /v1/targets/{target}/objects", s.known(s.watch))
+	mux.HandleFunc("GET /v1/targets/{target}/objects/{resource}/{key}", s.known(s.object))
+	mux.HandleFunc("POST /v1/targets/{target}/observations", s.known(s.report))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, http.StatusNotFound, "there is nothing at "+r.URL.Path)
+	})
+	mux.ServeHTTP(w, r)
+}
+
+// known serves the target of the server, and no other one.
+func (s *Server) known(serve http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if target := r.PathValue("target"); target != s.target {
+			refuse(w, http.StatusNotFound, fmt.Sprintf("target %q has no stream", target))
+			return
+		}
+		serve(w, r)
+	}
+}
+
+func refuse(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	answer(w, map[string]string{"error": text})
+}
+
+func answer(w http.ResponseWriter, value any) {
+	_ = json.NewEncoder(w).Encode(value) //nolint:errchkjson // the client has gone
+}
+
+func (s *Server) object(w http.ResponseWriter, r *http.Request) {
+	at := id{r.PathValue("resource"), r.PathValue("key")}
+	s.mu.Lock()
+	o := s.objects[at]
+	s.mu.Unlock()
+	if o == nil || o.spec == nil {
+		refuse(w, http.StatusNotFound, fmt.Sprintf("target %q has no %s %q", s.target, at.resource, at.key))
+		return
+	}
+	f := o.frame()
+	w.Header().Set("ETag", `"`+f.Hash+`"`)
+	answer(w, f.Object)
+}
+
+// report takes observations. A report that was sent again counts once.
+func (s *Server) report(w http.ResponseWriter, r *http.Request) {
+	var head struct {
+		Session  string `json:"session"`
+		Seq      uint64 `json:"seq"`
+		Complete bool   `json:"complete"`
+	}
+	var observations []client.Observation
+	ended := false
+	lines := bufio.NewScanner(r.Body)
+	lines.Buffer(nil, 16<<20)
+	for n := 0; lines.Scan(); n++ {
+		var line struct {
+			client.Observation
+
+			End bool `json:"end"`
+		}
+		err := json.Unmarshal(lines.Bytes(), &line)
+		if n == 0 {
+			err = json.Unmarshal(lines.Bytes(), &head)
+		}
+		if err != nil {
+			refuse(w, http.StatusBadRequest, fmt.Sprintf("line %d: %v", n+1, err))
+			return
+		}
+		ended = line.End
+		if n > 0 && !ended {
+			observations = append(observations, line.Observation)
+		}
+	}
+	if head.Session == "" || head.Seq == 0 || !ended {
+		refuse(w, http.StatusBadRequest, "a report has a session and a number, and ends with {\"end\":true}")
+		return
+	}
+	s.take(w, head.Session, head.Seq, head.Complete, observations)
+}
+
+func (s *Server) take(w http.ResponseWriter, session string, seq uint64, complete bool, observations []client.Observation) {
+	s.mu.Lock()
+	refused, known := s.refused, s.sessions[session] >= seq
+	s.mu.Unlock()
+	if refused != 0 {
+		refuse(w, refused, "no reports")
+		return
+	}
+	if known {
+		answer(w, map[string]int{"accepted": 0, "ignored": len(observations)})
+		return
+	}
+	s.change(func() {
+		s.sessions[session] = seq
+		if complete {
+			clear(s.observed)
+		}
+		for _, o := range observations {
+			s.observed[id{o.Resource, o.Key}] = o
+		}
+	})
+	answer(w, map[string]int{"accepted": len(observations), "ignored": 0})
+}
+
+// query is what a request for objects asks for.
+type query struct {
+	resources []string
+	prefix    string
+	since     string
+	watch     bool
+	timeout   time.Duration // 0: none
+}
+
+func parse(r *http.Request) (q query, err error) {
+	values := r.URL.Query()
+	for name := range values {
+		if !slices.Contains([]string{"resource", "prefix", "since", "watch", "timeout"}, name) {
+			return q, fmt.Errorf("there is no parameter %q", name)
+		}
+	}
+	q = query{resources: values["resource"], prefix: values.Get("prefix"), since: values.Get("since"), watch: values.Get("watch") == "true"}
+	slices.Sort(q.resources)
+	if q.prefix != "" && len(q.resources) != 1 {
+		return q, errors.New("prefix needs exactly one resource")
+	}
+	if text := values.Get("timeout"); text != "" {
+		if q.timeout, err = time.ParseDuration(text); err != nil || q.timeout < time.Second || q.timeout > time.Hour {
+			return q, fmt.Errorf("timeout must be 1s to 1h, not %q", text)
+		}
+	}
+	return q, nil
+}
