@@ -1,0 +1,238 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/client/streamtest"
+)
+
+// list is Existing of a far side that has keys.
+func list(keys ...string) client.ControllerOption {
+	return client.Existing(func(context.Context) iter.Seq2[string, error] {
+		return func(yield func(string, error) bool) {
+			for _, key := range keys {
+				if !yield(key, nil) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// fill publishes apps with the keys from 0 on.
+func fill(s *streamtest.Server, n int) {
+	for key := range n {
+		s.Set("app", fmt.Sprint(key), deployment{})
+	}
+}
+
+// empty has the server lose apps, as a restore of the database does.
+func empty(s *streamtest.Server, n int) {
+	for key := range n {
+		s.Lose("app", fmt.Sprint(key))
+	}
+}
+
+// C2. Too many deletes from absence wait, all of them, and show. An approval lets them pass.
+func TestDeletesFromAbsenceWaitForApproval(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 20)
+		f, c, i := controlled(t, s, client.InformerOptions{})
+		synctest.Wait()
+		require.Len(t, f.state(), 20)
+		s.HoldAt("app")
+		empty(s, 11)
+		s.Release()
+		synctest.Wait()
+		require.Equal(t, 9, i.Status().Objects)
+		require.Len(t, f.state(), 20)
+		require.Equal(t, client.ControllerStatus{Held: 11}, c.Status())
+		o, err := s.WaitObserved(t.Context(), "app", "0", client.StateProgressing)
+		require.NoError(t, err)
+		require.Equal(t, "the delete waits for approval: 11 objects are absent, and MaxDeletes is 10", o.Message)
+
+		s.Set("app", "1", deployment{Image: "back"}) // no delete any more
+		s.Delete("app", "2")                         // this one has passed the guard of the server
+		synctest.Wait()
+		require.Equal(t, client.ControllerStatus{Held: 9}, c.Status())
+		require.Len(t, f.state(), 19)
+		require.Equal(t, deployment{Image: "back"}, f.state()["1"])
+
+		f.called()
+		require.Equal(t, 9, c.ApproveDeletes())
+		synctest.Wait()
+		require.Len(t, f.called(), 9)
+		require.Len(t, f.state(), 10)
+		require.Equal(t, client.ControllerStatus{}, c.Status())
+		require.Zero(t, c.ApproveDeletes())
+		_, err = s.WaitObserved(t.Context(), "app", "0", client.StateAbsent)
+		require.NoError(t, err)
+	})
+}
+
+func TestMaxDeletes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name                string
+		objects, gone, held int
+		opts                []client.ControllerOption
+	}{
+		{name: "AreTenOfFew", objects: 20, gone: 10},
+		{name: "AreATenthOfMany", objects: 200, gone: 20},
+		{name: "AreNoMoreThanATenthOfMany", objects: 200, gone: 21, held: 21},
+		{name: "MayBeNone", objects: 20, gone: 1, held: 1, opts: []client.ControllerOption{client.MaxDeletes(0)}},
+		{name: "MayHaveNoLimit", objects: 20, gone: 20, opts: []client.ControllerOption{client.MaxDeletes(-1)}},
+		{name: "MayBeMore", objects: 20, gone: 15, opts: []client.ControllerOption{client.MaxDeletes(15)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *streamtest.Server) {
+				fill(s, c.objects)
+				f, controller, _ := controlled(t, s, client.InformerOptions{}, c.opts...)
+				synctest.Wait()
+				s.HoldAt("app")
+				empty(s, c.gone)
+				s.Release()
+				synctest.Wait()
+				require.Equal(t, c.held, controller.Status().Held)
+				require.Len(t, f.state(), c.objects-c.gone+c.held)
+			})
+		})
+	}
+}
+
+// Deletes that the server sends are not held: they have passed its guard.
+func TestSentDeletesAreNotHeld(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 20)
+		f, _, _ := controlled(t, s, client.InformerOptions{}, client.MaxDeletes(0))
+		synctest.Wait()
+		for key := range 20 {
+			s.Delete("app", fmt.Sprint(key))
+		}
+		synctest.Wait()
+		require.Empty(t, f.state())
+	})
+}
+
+// A handler that began before a reset does not find its object gone before the guard has counted it.
+func TestRunningHandlerSeesNoAbsenceBeforeTheGuard(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{Image: "v1"})
+		i := client.NewInformer(s.Client(), "eu", client.InformerOptions{})
+		f := newFarSide(i)
+		goOn := make(chan struct{})
+		f.before = func(string) { <-goOn }
+		c := client.NewController(i, "app", f.handle, client.MaxDeletes(0))
+		start(t, i.Run)
+		start(t, c.Run)
+		synctest.Wait()
+		s.Lose("app", "1")
+		synctest.Wait()
+		close(goOn)
+		synctest.Wait()
+		require.Equal(t, map[string]deployment{"1": {Image: "v1"}}, f.state())
+		require.Equal(t, client.ControllerStatus{Held: 1}, c.Status())
+	})
+}
+
+// C2. What the far side has and nothing wants is deleted, but not what a row wants and the server does not publish.
+func TestExistingFindsWhatNothingWants(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{})
+		s.Keep("app", "blocked", "its spec is not valid")
+		f, c, _ := controlled(t, s, client.InformerOptions{}, list("1", "blocked", "orphan"))
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"1", "orphan"}, f.called())
+		require.Equal(t, client.ControllerStatus{}, c.Status())
+		s.Reset("unknown")
+		synctest.Wait()
+		require.Equal(t, []string{"orphan"}, f.called(), "it is asked for again after a reset")
+	})
+}
+
+func TestOrphansCountForMaxDeletes(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 5)
+		keys := slices.Collect(func(yield func(string) bool) {
+			for n := range 11 {
+				if !yield(fmt.Sprint("orphan-", n)) {
+					return
+				}
+			}
+		})
+		f, c, _ := controlled(t, s, client.InformerOptions{}, list(keys...))
+		synctest.Wait()
+		require.Equal(t, 11, c.Status().Held)
+		require.Len(t, f.called(), 5)
+		require.Equal(t, 11, c.ApproveDeletes())
+		synctest.Wait()
+		require.ElementsMatch(t, keys, f.called())
+	})
+}
+
+// A list that fails counts for nothing, and is asked for again.
+func TestExistingThatFailsIsAskedForAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		var calls atomic.Int32
+		existing := client.Existing(func(context.Context) iter.Seq2[string, error] {
+			return func(yield func(string, error) bool) {
+				n := calls.Add(1)
+				switch {
+				case !yield("orphan", nil):
+				case n == 1:
+					yield("", errors.New("the far side does not answer"))
+				case n == 2:
+					panic("no")
+				}
+			}
+		})
+		f, _, _ := controlled(t, s, client.InformerOptions{}, existing)
+		synctest.Wait()
+		require.EqualValues(t, 1, calls.Load())
+		require.Empty(t, f.called())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.EqualValues(t, 3, calls.Load())
+		require.Equal(t, []string{"orphan"}, f.called())
+	})
+}
+
+// A list that was under way when a reset came is not compared with a snapshot that is under way.
+func TestExistingConcludesNothingDuringAReset(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{})
+		goOn := make(chan struct{})
+		existing := client.Existing(func(context.Context) iter.Seq2[string, error] {
+			return func(yield func(string, error) bool) {
+				<-goOn
+				yield("2", nil)
+			}
+		})
+		f, _, _ := controlled(t, s, client.InformerOptions{}, existing)
+		synctest.Wait()
+		s.HoldAt("app")
+		s.Reset("unknown")
+		synctest.Wait()
+		goOn <- struct{}{}
+		synctest.Wait()
+		s.Set("app", "2", deployment{Image: "v2"})
+		s.Release()
+		synctest.Wait()
+		close(goOn)
+		synctest.Wait()
+		require.Equal(t, []string{"1", "2"}, slices.Sorted(maps.Keys(f.state())))
+		require.ElementsMatch(t, []string{"1", "2"}, f.called())
+	})
+}
