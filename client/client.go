@@ -179,7 +179,11 @@ func (c *Client) do(ctx context.Context, method string, body io.Reader, query ur
 		return nil, err
 	}
 	if err := c.accept(resp); err != nil {
-		drain(resp.Body)
+		if resp.StatusCode == http.StatusOK {
+			_ = resp.Body.Close() // a stream of another installation has no end
+		} else {
+			drain(resp.Body)
+		}
 		return nil, err
 	}
 	return resp, nil

@@ -199,8 +199,10 @@ func TestErrorsThatPassAreWaitedOut(t *testing.T) {
 
 func TestAnotherInstallationEndsAWatch(t *testing.T) {
 	t.Parallel()
-	_, c := newScript(t, lines(one, `{"type":"closed","reason":"age"}`), func(w http.ResponseWriter, _ *http.Request) {
+	_, c := newScript(t, lines(one, `{"type":"closed","reason":"age"}`), func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Reconciler-Installation", "other")
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done() // a response without end, which must not be waited for
 	})
 	_, err := collect(t.Context(), c, client.WatchOptions{})
 	require.ErrorIs(t, err, client.ErrInstallation)

@@ -24,10 +24,9 @@ func (i *Informer) load() error {
 		return fmt.Errorf("store %s: %w", store.path, err)
 	}
 	i.mu.Lock()
-	i.snapshot, i.bookmark, i.status.Revision = false, h.Bookmark, h.Revision
+	i.snapshot, i.primed, i.bookmark, i.status.Revision = false, true, h.Bookmark, h.Revision
 	i.mu.Unlock()
 	i.prime()
-	i.release()
 	return nil
 }
 

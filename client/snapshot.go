@@ -31,70 +31,57 @@ func (i *Informer) complete(ctx context.Context, f Frame) {
 		i.change(r, old, entry{}, &deleted{version: old.version, absent: true})
 	}
 	i.mu.Lock()
-	i.snapshot = false
-	before := i.before
-	i.before = map[ref]entry{}
+	first, before := !i.primed, i.before
+	i.snapshot, i.primed, i.before = false, true, map[ref]entry{}
+	i.placeLocked(f)
 	i.mu.Unlock()
-	if i.isPrimed() {
+	if first {
+		i.prime()
+	} else {
 		for r, old := range before {
 			if now := i.cache.get(r); now.spec != old.spec || now.version != old.version {
 				i.deliver(r, old.spec, now.spec)
 			}
 		}
-	} else {
-		i.prime()
+		i.release()
 	}
-	i.place(f)
-	i.release()
 	i.wakeSaver()
 }
 
-// prime has controllers look at every object, and at every delete that they have not handled.
+// prime has controllers look at every object, now that all are there for the first time.
 func (i *Informer) prime() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.primed = true
 	for resource, c := range i.controllers {
 		for key := range i.cache.objects[resource] {
 			c.queue.add(key)
 		}
-		for key := range i.tombstones[resource] {
-			c.queue.add(key)
-		}
 	}
+	i.release()
 	close(i.synced)
-}
-
-func (i *Informer) isPrimed() bool {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
-	return i.primed
 }
 
 // checkpoint notes where the stream is. Inside a snapshot that is nothing to keep: the next process begins another one.
 func (i *Informer) checkpoint(f Frame) {
-	i.mu.RLock()
-	snapshot, first := i.snapshot, !i.confirmed
-	i.mu.RUnlock()
-	if snapshot || f.Bookmark == "" {
+	i.mu.Lock()
+	first := !i.confirmed
+	if i.snapshot || f.Bookmark == "" {
+		i.mu.Unlock()
 		return
 	}
-	i.place(f)
+	i.placeLocked(f)
+	i.mu.Unlock()
 	i.wakeSaver()
 	if first {
 		i.list()
 	}
 }
 
-// place notes the newest bookmark outside of a snapshot.
-func (i *Informer) place(f Frame) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.bookmark, i.confirmed, i.status.Revision = f.Bookmark, true, f.Revision
+// placeLocked notes the newest bookmark outside of a snapshot.
+func (i *Informer) placeLocked(f Frame) {
+	i.bookmark, i.confirmed, i.status.Revision, i.status.Waiting = f.Bookmark, true, f.Revision, ""
 	i.turn()
 }
 
-// release has the guards count, and controllers begin.
+// release has the guards count what is to be deleted, and controllers begin.
 func (i *Informer) release() {
 	for _, c := range i.controllers {
 		c.guard()

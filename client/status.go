@@ -33,10 +33,10 @@ func (i *Informer) Status() Status {
 func (i *Informer) WaitFor(ctx context.Context, revision int64) error {
 	for {
 		i.mu.RLock()
-		reached, turned, ended := i.status.Revision, i.turned, i.ended
+		reached, primed, turned, ended := i.status.Revision, i.primed, i.turned, i.ended
 		i.mu.RUnlock()
 		switch {
-		case reached >= revision && i.isPrimed():
+		case primed && reached >= revision:
 			return nil
 		case ended != nil:
 			return ended

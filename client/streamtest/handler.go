@@ -12,14 +12,12 @@ import (
 	"github.com/pgreconciler/reconciler/client"
 )
 
-const installation = "streamtest"
-
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Reconciler-Installation", installation)
 	s.mu.Lock()
-	down := s.down
+	down, name := s.down, s.name
 	s.mu.Unlock()
+	w.Header().Set("Reconciler-Installation", name)
 	if down {
 		refuse(w, http.StatusServiceUnavailable, "the server is down")
 		return

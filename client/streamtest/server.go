@@ -21,6 +21,7 @@ type Server struct {
 	target string
 
 	mu         sync.Mutex // guards what follows
+	name       string     // of the installation
 	objects    map[id]*object
 	keeps      map[id]string // reasons
 	version    int64         // the newest one
@@ -54,19 +55,22 @@ type object struct {
 // NewServer returns a server of a target without objects.
 func NewServer(target string) *Server {
 	return &Server{
-		target: target, objects: map[id]*object{}, keeps: map[id]string{}, changed: make(chan struct{}),
+		target: target, name: "streamtest", objects: map[id]*object{}, keeps: map[id]string{}, changed: make(chan struct{}),
 		observed: map[id]client.Observation{}, sessions: map[string]uint64{},
 	}
 }
 
 // Client returns a client of the server that needs no network.
 func (s *Server) Client(opts ...client.Option) *client.Client {
-	c, err := client.New("http://streamtest", append(opts, client.HTTPClient(&http.Client{Transport: transport{s}}))...)
+	c, err := client.New("http://streamtest", append(opts, client.HTTPClient(&http.Client{Transport: s.Transport()}))...)
 	if err != nil {
 		panic(err)
 	}
 	return c
 }
+
+// Transport returns a transport that hands requests to the server without a network.
+func (s *Server) Transport() http.RoundTripper { return transport{s} }
 
 // change changes something, and wakes everyone who waits for a change.
 func (s *Server) change(f func()) {
@@ -160,6 +164,14 @@ func (s *Server) HoldAt(resource string) { s.change(func() { s.heldAt = resource
 
 // Release has snapshots go on.
 func (s *Server) Release() { s.change(func() { s.heldAt = "" }) }
+
+// Become makes the server one of another installation, as if its address had gone to another database.
+func (s *Server) Become(installation string) {
+	s.change(func() {
+		s.generation++
+		s.name = installation
+	})
+}
 
 // RefuseReports has reports answered with a status, such as 403; 0 takes them again.
 func (s *Server) RefuseReports(status int) { s.change(func() { s.refused = status }) }

@@ -1,0 +1,226 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/client/streamtest"
+)
+
+func TestReportIsLinesOfJSON(t *testing.T) {
+	t.Parallel()
+	var bodies, types []string
+	take := func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		bodies, types = append(bodies, string(body)), append(types, r.Method+" "+r.Header.Get("Content-Type"))
+		lines(`{"accepted":1,"ignored":0}`)(w, r)
+	}
+	s, c := newScript(t, take, take, status(403, "token \"eu\" may not report"))
+	healthy := false
+	require.NoError(t, c.Report(t.Context(), "eu", client.Report{Complete: true, Observations: []client.Observation{
+		{Resource: "app", Key: "<1>", Version: 17, State: client.StateFailed, Message: "no", Healthy: &healthy, Status: json.RawMessage(`{"pods": 2}`)},
+		{Resource: "app", Key: "2", Version: 3, State: client.StateAbsent},
+	}}))
+	require.NoError(t, c.Report(t.Context(), "eu", client.Report{}))
+	err := c.Report(t.Context(), "eu", client.Report{})
+	require.ErrorIs(t, err, client.ErrForbidden)
+	require.EqualError(t, err, `token "eu" may not report (status 403)`)
+
+	var head struct{ Session string }
+	require.NoError(t, json.Unmarshal([]byte(strings.SplitN(bodies[0], "\n", 2)[0]), &head))
+	require.Regexp(t, "^[0-9a-f]{32}$", head.Session)
+	require.Equal(t, []string{
+		`{"session":"` + head.Session + `","seq":1,"complete":true}
+{"resource":"app","key":"<1>","version":17,"state":"failed","message":"no","healthy":false,"status":{"pods":2}}
+{"resource":"app","key":"2","version":3,"state":"absent"}
+{"end":true}
+`,
+		`{"session":"` + head.Session + `","seq":2,"complete":false}
+{"end":true}
+`,
+	}, bodies)
+	require.Equal(t, []string{"POST application/x-ndjson", "POST application/x-ndjson"}, types)
+	require.Equal(t, "/v1/targets/eu/observations?", s.queries[0])
+}
+
+func TestBadObservationsAreRefused(t *testing.T) {
+	t.Parallel()
+	_, c := newScript(t)
+	for _, b := range []struct {
+		observation client.Observation
+		want        string
+	}{
+		{client.Observation{Resource: "app", Version: 1, State: client.StateApplied}, `observation 0: resource "app" and key "" must both be set`},
+		{client.Observation{Resource: "app", Key: "1", State: client.StateApplied}, `observation 0: app "1": the version is 0, and must be the one of a frame`},
+		{client.Observation{Resource: "app", Key: "1", Version: 1, State: "fine"},
+			`observation 0: app "1": the state is "fine", and must be applied, progressing, failed or absent`},
+		{client.Observation{Resource: "app", Key: "1", Version: 1, State: client.StateApplied, Status: json.RawMessage("no")},
+			`encode the observation of app "1": json: error calling MarshalJSON for type json.RawMessage: invalid character 'o' in literal null (expecting 'u')`},
+	} {
+		err := c.Report(t.Context(), "eu", client.Report{Observations: []client.Observation{b.observation}})
+		require.EqualError(t, err, b.want)
+	}
+}
+
+// reports is a transport that notes what is reported, and has some reports fail.
+type reports struct {
+	next http.RoundTripper
+
+	mu       sync.Mutex // guards what follows
+	at       []time.Time
+	seqs     []uint64
+	sizes    []int
+	failures []int // statuses of the next ones; 0: the answer is lost
+}
+
+func (r *reports) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method != http.MethodPost {
+		return r.next.RoundTrip(req)
+	}
+	body, _ := io.ReadAll(req.Body)
+	req.Body = io.NopCloser(bytes.NewReader(body))
+	var head struct{ Seq uint64 }
+	_ = json.Unmarshal(body[:bytes.IndexByte(body, '\n')], &head)
+	r.mu.Lock()
+	r.at, r.seqs, r.sizes = append(r.at, time.Now()), append(r.seqs, head.Seq), append(r.sizes, bytes.Count(body, []byte("\n"))-2)
+	failure := -1
+	if len(r.failures) > 0 {
+		failure, r.failures = r.failures[0], r.failures[1:]
+	}
+	r.mu.Unlock()
+	if failure > 0 {
+		header := http.Header{"Reconciler-Installation": {"streamtest"}}
+		return &http.Response{StatusCode: failure, Header: header, Body: io.NopCloser(strings.NewReader(`{"error":"no"}`)), Request: req}, nil
+	}
+	resp, err := r.next.RoundTrip(req)
+	if failure == 0 && err == nil {
+		_ = resp.Body.Close()
+		return nil, io.ErrUnexpectedEOF
+	}
+	return resp, err
+}
+
+// reporting starts a controller whose reports fail with statuses. It returns the log and what was reported.
+func reporting(t *testing.T, s *streamtest.Server, failures ...int) (log *bytes.Buffer, seen *reports, stop func()) {
+	t.Helper()
+	log, seen = &bytes.Buffer{}, &reports{next: s.Transport(), failures: failures}
+	c, err := client.New("http://streamtest", client.HTTPClient(&http.Client{Transport: seen}), client.Logger(slog.New(slog.NewTextHandler(log, nil))))
+	require.NoError(t, err)
+	i := client.NewInformer(c, "eu", client.InformerOptions{})
+	controller := client.NewController(i, "app", newFarSide(i).handle)
+	stopInformer, stopController := start(t, i.Run), start(t, controller.Run)
+	return log, seen, func() {
+		stopController()
+		stopInformer()
+	}
+}
+
+func TestReportsAreBatched(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 2500)
+		_, seen, stop := reporting(t, s)
+		settle()
+		require.Equal(t, []int{1000, 1000, 500}, seen.sizes)
+		require.Equal(t, []uint64{1, 2, 3}, seen.seqs)
+		require.Len(t, s.Observations(), 2500)
+		for range 10 {
+			s.Set("app", "0", deployment{})
+			synctest.Wait()
+		}
+		settle()
+		require.Equal(t, 1, seen.sizes[3], "the newest observation of an object counts")
+		s.Set("app", "1", deployment{Image: "last"})
+		synctest.Wait()
+		stop()
+		require.Len(t, seen.sizes, 5, "the last reports are sent at the end")
+	})
+}
+
+// A report is sent until it is taken. If its answer was lost it counts once.
+func TestReportsAreSentAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{})
+		log, seen, stop := reporting(t, s, 503, 500, 0, 429, 401)
+		settle()
+		stop()
+		require.Equal(t, []uint64{1, 1, 1, 1, 1, 1}, seen.seqs)
+		for n := range 5 {
+			require.LessOrEqual(t, seen.at[n+1].Sub(seen.at[n]), 200*time.Millisecond<<n)
+		}
+		require.Equal(t, 1, strings.Count(log.String(), "report_failed"))
+		require.Len(t, s.Observations(), 1)
+	})
+}
+
+// Reports are an extra: without the right to them the controller goes on.
+func TestReportsThatAreRefusedAreOff(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{403, 404, 405} {
+		t.Run(fmt.Sprint(code), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *streamtest.Server) {
+				fill(s, 3)
+				log, seen, stop := reporting(t, s, code)
+				settle()
+				s.Set("app", "1", deployment{Image: "v2"})
+				settle()
+				stop()
+				require.Len(t, seen.seqs, 1)
+				require.Equal(t, 1, strings.Count(log.String(), "reports_off"))
+			})
+		})
+	}
+}
+
+func TestReportThatIsWrongIsDropped(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 3)
+		log, seen, stop := reporting(t, s, 400)
+		settle()
+		s.Set("app", "1", deployment{Image: "v2"})
+		settle()
+		stop()
+		require.Equal(t, []int{3, 1}, seen.sizes)
+		require.Equal(t, 1, strings.Count(log.String(), "report_dropped"))
+	})
+}
+
+func TestReportThatIsTooLargeIsHalved(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 8)
+		_, seen, stop := reporting(t, s, 413, 413)
+		settle()
+		stop()
+		require.Equal(t, []int{8, 4, 2, 2, 2, 2}, seen.sizes)
+		require.Len(t, s.Observations(), 8)
+	})
+}
+
+// The end of a controller waits 5 s for its last reports.
+func TestLastReportsAreBounded(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{})
+		s.RefuseReports(503)
+		_, _, stop := reporting(t, s)
+		settle()
+		began := time.Now()
+		stop()
+		require.InDelta(t, 5*time.Second, time.Since(began), float64(time.Second))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := s.WaitObserved(ctx, "app", "1", client.StateApplied)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
