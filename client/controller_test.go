@@ -141,7 +141,7 @@ func TestNothingRunsDuringAReset(t *testing.T) {
 		synctest.Wait()
 		f.called()
 		s.HoldAt("slow")
-		s.Lose("app", "gone")
+		lose(s, "app", "gone")
 		s.Set("app", "1", deployment{Image: "v2"})
 		time.Sleep(time.Minute)
 		require.Empty(t, f.called())
@@ -149,6 +149,23 @@ func TestNothingRunsDuringAReset(t *testing.T) {
 		synctest.Wait()
 		require.ElementsMatch(t, []string{"1", "gone"}, f.called(), "what has not changed is no change")
 		require.Equal(t, map[string]deployment{"same": {Image: "v1"}}, f.state())
+	})
+}
+
+// After a restore the server may not have what was reported before.
+func TestEverythingRunsAgainAfterARestore(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 3)
+		f, _, _ := controlled(t, s, client.InformerOptions{})
+		settle()
+		f.called()
+		s.CutAfter(2)
+		s.Reset("restored")
+		settle()
+		require.Equal(t, []string{"0", "1", "2"}, slices.Sorted(slices.Values(f.called())))
+		s.Reset("scope")
+		settle()
+		require.Empty(t, f.called())
 	})
 }
 
@@ -196,7 +213,7 @@ func TestMapGetsBothSidesOfAChange(t *testing.T) {
 		expect()
 		s.Set("binding", "2", binding{App: "b"})
 		expect("b")
-		s.Lose("binding", "2")
+		lose(s, "binding", "2")
 		expect("b")
 	})
 }

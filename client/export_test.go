@@ -19,7 +19,7 @@ func (c *Client) WatchPatiently(ctx context.Context, target string, silence time
 func (i *Informer) Take(ctx context.Context, f Frame) {
 	if !i.begun {
 		_ = i.begin()
-		i.restart()
+		i.restart(resetCut)
 	}
 	i.take(ctx, f)
 }

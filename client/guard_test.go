@@ -38,11 +38,18 @@ func fill(s *streamtest.Server, n int) {
 	}
 }
 
-// empty has the server lose apps, as a restore of the database does.
+// empty has the server lose apps.
 func empty(s *streamtest.Server, n int) {
 	for key := range n {
 		s.Lose("app", fmt.Sprint(key))
 	}
+	s.Reset("expired")
+}
+
+// lose has the server lose an object, without a frame for that.
+func lose(s *streamtest.Server, resource, key string) {
+	s.Lose(resource, key)
+	s.Reset("expired")
 }
 
 // C2. Too many deletes from absence wait, all of them, and show. An approval lets them pass.
@@ -138,7 +145,7 @@ func TestRunningHandlerSeesNoAbsenceBeforeTheGuard(t *testing.T) {
 		start(t, i.Run)
 		start(t, c.Run)
 		synctest.Wait()
-		s.Lose("app", "1")
+		lose(s, "app", "1")
 		synctest.Wait()
 		close(goOn)
 		synctest.Wait()
@@ -156,7 +163,7 @@ func TestExistingFindsWhatNothingWants(t *testing.T) {
 		synctest.Wait()
 		require.ElementsMatch(t, []string{"1", "orphan"}, f.called())
 		require.Equal(t, client.ControllerStatus{}, c.Status())
-		s.Reset("unknown")
+		s.Reset("expired")
 		synctest.Wait()
 		require.Equal(t, []string{"orphan"}, f.called(), "it is asked for again after a reset")
 	})
@@ -223,7 +230,7 @@ func TestExistingConcludesNothingDuringAReset(t *testing.T) {
 		f, _, _ := controlled(t, s, client.InformerOptions{}, existing)
 		synctest.Wait()
 		s.HoldAt("app")
-		s.Reset("unknown")
+		s.Reset("expired")
 		synctest.Wait()
 		goOn <- struct{}{}
 		synctest.Wait()

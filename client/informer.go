@@ -26,6 +26,7 @@ type Informer struct {
 	opts   InformerOptions
 	synced chan struct{} // closed when the objects are complete for the first time
 	kick   chan struct{} // wakes the saver, size one
+	anew   bool          // controllers look at everything after the snapshot; only Run's goroutine uses it
 
 	// Wiring: complete before Run, only read afterwards.
 	indexes     map[string][]*index
@@ -125,7 +126,7 @@ func (i *Informer) follow(ctx context.Context) error {
 	since := i.bookmark
 	i.mu.Unlock()
 	if since == "" {
-		i.restart()
+		i.restart(resetCut)
 	}
 	watch := WatchOptions{Resources: i.opts.Resources, Prefix: i.opts.Prefix, Since: since}
 	for f, err := range i.client.Watch(ctx, i.target, watch) {
@@ -153,7 +154,7 @@ func (i *Informer) take(ctx context.Context, f Frame) {
 	case Keep:
 		i.name(r)
 	case Reset:
-		i.restart()
+		i.restart(f.Reason)
 	case EndOfSnapshot:
 		i.complete(ctx, f)
 	case Checkpoint:

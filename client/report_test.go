@@ -184,27 +184,16 @@ func TestReportsThatAreRefusedAreOff(t *testing.T) {
 	}
 }
 
-func TestReportThatIsWrongIsDropped(t *testing.T) {
-	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		fill(s, 3)
-		log, seen, stop := reporting(t, s, 400)
-		settle()
-		s.Set("app", "1", deployment{Image: "v2"})
-		settle()
-		stop()
-		require.Equal(t, []int{3, 1}, seen.sizes)
-		require.Equal(t, 1, strings.Count(log.String(), "report_dropped"))
-	})
-}
-
-func TestReportThatIsTooLargeIsHalved(t *testing.T) {
+// One observation that the server refuses costs no other one.
+func TestReportThatIsWrongIsHalvedAndDropped(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		fill(s, 8)
-		_, seen, stop := reporting(t, s, 413, 413)
+		log, seen, stop := reporting(t, s, 413, 400, 400, 400)
 		settle()
 		stop()
-		require.Equal(t, []int{8, 4, 2, 2, 2, 2}, seen.sizes)
-		require.Len(t, s.Observations(), 8)
+		require.Equal(t, []int{8, 4, 2, 1, 2, 4, 1}, seen.sizes)
+		require.Equal(t, 1, strings.Count(log.String(), "report_dropped"))
+		require.Len(t, s.Observations(), 7)
 	})
 }
 

@@ -68,6 +68,7 @@ func (r *reporter) take() (batch []Observation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := min(len(r.order), r.most)
+	r.most = min(2*r.most, observationsMost)
 	for _, at := range r.order[:n] {
 		batch = append(batch, r.waiting[at])
 		delete(r.waiting, at)
@@ -129,8 +130,8 @@ func (r *reporter) refused(err error, batch []Observation) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch status.Status {
-	case http.StatusRequestEntityTooLarge:
-		if len(batch) > 1 {
+	case http.StatusRequestEntityTooLarge, http.StatusBadRequest:
+		if len(batch) > 1 { // one of them may be the cause, such as a version that a restore has lost
 			r.most = len(batch) / 2
 			r.returnLocked(batch)
 			return true

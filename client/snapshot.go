@@ -1,9 +1,13 @@
 package client
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
-// restart begins a snapshot: nothing was named, and no version counts. Controllers begin nothing until it has ended.
-func (i *Informer) restart() {
+// restart begins a snapshot: nothing was named, and no version counts. Controllers begin nothing until it has ended. Unless it is known
+// that the server still has what controllers reported, they look at everything then, and report it again.
+func (i *Informer) restart(reason string) {
 	for _, c := range i.controllers {
 		c.queue.hold()
 	}
@@ -15,6 +19,7 @@ func (i *Informer) restart() {
 	}
 	clear(i.kept)
 	i.snapshot, i.bookmark, i.status.Revision = true, "", 0
+	i.anew = i.anew || !slices.Contains([]string{resetCut, "expired", "scope"}, reason)
 }
 
 // complete ends a snapshot: what it did not name does not exist.
@@ -38,6 +43,9 @@ func (i *Informer) complete(ctx context.Context, f Frame) {
 	if first {
 		i.prime()
 	} else {
+		if i.anew {
+			i.enqueue()
+		}
 		for r, old := range before {
 			if now := i.cache.get(r); now.spec != old.spec || now.version != old.version {
 				i.deliver(r, old.spec, now.spec)
@@ -45,18 +53,24 @@ func (i *Informer) complete(ctx context.Context, f Frame) {
 		}
 		i.release()
 	}
+	i.anew = false
 	i.wakeSaver()
 }
 
-// prime has controllers look at every object, now that all are there for the first time.
+// prime has controllers begin, now that all objects are there for the first time.
 func (i *Informer) prime() {
+	i.enqueue()
+	i.release()
+	close(i.synced)
+}
+
+// enqueue has controllers look at every object.
+func (i *Informer) enqueue() {
 	for resource, c := range i.controllers {
 		for key := range i.cache.objects[resource] {
 			c.queue.add(key)
 		}
 	}
-	i.release()
-	close(i.synced)
 }
 
 // checkpoint notes where the stream is. Inside a snapshot that is nothing to keep: the next process begins another one.

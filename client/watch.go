@@ -21,6 +21,9 @@ const (
 	pauseMax = 15 * time.Second
 )
 
+// resetCut is the reason of a Reset that the server has not sent.
+const resetCut = "cut"
+
 var errSilent = errors.New("the server has sent nothing for too long")
 
 // WatchOptions are what Watch asks for. Zero is everything, from a snapshot on, without end.
@@ -106,7 +109,7 @@ func (w *watch) response(ctx context.Context) error {
 	defer func() { _ = resp.Body.Close() }()
 	if w.bookmark == "" && w.named {
 		// Objects of the attempt before may have gone since: what it named does not count.
-		if err := w.take(Frame{Type: Reset, Reason: "cut"}); err != nil {
+		if err := w.take(Frame{Type: Reset, Reason: resetCut}); err != nil {
 			return err
 		}
 	}

@@ -136,6 +136,7 @@ type query struct {
 	resources []string
 	prefix    string
 	since     string
+	at        bookmark // since, decoded
 	watch     bool
 	timeout   time.Duration // 0: none
 }
@@ -151,6 +152,11 @@ func parse(r *http.Request) (q query, err error) {
 	slices.Sort(q.resources)
 	if q.prefix != "" && len(q.resources) != 1 {
 		return q, errors.New("prefix needs exactly one resource")
+	}
+	if q.since != "" {
+		if q.at, err = parseBookmark(q.since); err != nil {
+			return q, err
+		}
 	}
 	if text := values.Get("timeout"); text != "" {
 		if q.timeout, err = time.ParseDuration(text); err != nil || q.timeout < time.Second || q.timeout > time.Hour {

@@ -44,6 +44,9 @@ func compare(a, b id) int {
 	return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(a.key, b.key))
 }
 
+// ordered returns the keys of a map in order.
+func ordered[V any](of map[id]V) []id { return slices.SortedFunc(maps.Keys(of), compare) }
+
 // object is an object, or, without a spec, its tombstone.
 type object struct {
 	id
@@ -127,19 +130,15 @@ func (s *Server) Reset(reason string) {
 		}
 		s.version, s.floor = 0, 0
 		maps.DeleteFunc(s.objects, func(_ id, o *object) bool { return o.spec == nil })
-		for _, at := range slices.SortedFunc(maps.Keys(s.objects), compare) {
+		for _, at := range ordered(s.objects) {
 			s.put(at, s.objects[at].spec)
 		}
 	})
 }
 
-// Lose removes an object and everything that reminds of it, as a restore of a database does, and resets every client.
+// Lose removes an object and everything that reminds of it, as the restore of a database does. Clients find out after a Reset.
 func (s *Server) Lose(resource, key string) {
-	s.change(func() {
-		delete(s.objects, id{resource, key})
-		s.epoch++
-		s.reason = "restored"
-	})
+	s.change(func() { delete(s.objects, id{resource, key}) })
 }
 
 // Cut cuts every response.
@@ -181,7 +180,7 @@ func (s *Server) Observations() []client.Observation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	observations := make([]client.Observation, 0, len(s.observed))
-	for _, at := range slices.SortedFunc(maps.Keys(s.observed), compare) {
+	for _, at := range ordered(s.observed) {
 		observations = append(observations, s.observed[at])
 	}
 	return observations

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -36,6 +35,17 @@ type bookmark struct {
 func (b bookmark) String() string {
 	text, _ := json.Marshal(b) //nolint:errchkjson // of texts and numbers, which cannot fail
 	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+func parseBookmark(text string) (b bookmark, err error) {
+	data, err := base64.RawURLEncoding.DecodeString(text)
+	if err == nil {
+		err = json.Unmarshal(data, &b)
+	}
+	if err != nil {
+		return b, errors.New("since is not a bookmark: use the text of a checkpoint or an end_of_snapshot, unchanged")
+	}
+	return b, nil
 }
 
 // watcher serves one response.
@@ -150,15 +160,14 @@ func (w *watcher) resume() (reset string) {
 	if w.query.since == "" {
 		return ""
 	}
-	text, err := base64.RawURLEncoding.DecodeString(w.query.since)
-	if err != nil || json.Unmarshal(text, &w.at) != nil {
-		return "unknown"
-	}
+	w.at = w.query.at
 	switch {
 	case w.at.Epoch != s.epoch:
 		return s.reason
 	case w.at.Scope != w.query.scope():
 		return "scope"
+	case w.at.Version > s.version:
+		return "unknown"
 	case w.at.Version < s.floor:
 		return "expired"
 	}
@@ -229,6 +238,5 @@ func (w *watcher) send(f client.Frame) error {
 
 // ids returns the keys of a map that a client asks for, in order.
 func ids[V any](w *watcher, of map[id]V) []id {
-	all := slices.SortedFunc(maps.Keys(of), compare)
-	return slices.DeleteFunc(all, func(at id) bool { return !w.query.has(at) })
+	return slices.DeleteFunc(ordered(of), func(at id) bool { return !w.query.has(at) })
 }
