@@ -1,0 +1,60 @@
+package client_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The package is for modules of others: it builds outside of this one, and brings neither pgx nor what the server needs.
+func TestModuleOutsideTheTreeBuilds(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.Abs("..")
+	require.NoError(t, err)
+	sums, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	require.NoError(t, err)
+	own, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	require.NoError(t, err)
+	_, requires, _ := strings.Cut(string(own), "\n\n") // of the module: the versions that are here
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.sum": string(sums),
+		"go.mod": "module example.org/outside\n\n" + requires + "\nrequire github.com/pgreconciler/reconciler v0.0.0\n\n" +
+			"replace github.com/pgreconciler/reconciler => " + root + "\n",
+		"main.go": `package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/client/streamtest"
+)
+
+func main() {
+	s := streamtest.NewServer("eu")
+	i := client.NewInformer(s.Client(), "eu", client.InformerOptions{})
+	_ = i.Run(context.Background())
+	streamtest.Exercise(&testing.T{}, "http://127.0.0.1:8081")
+}
+`,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+	run := func(args ...string) string {
+		cmd := exec.CommandContext(t.Context(), "go", args...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, string(out))
+		return string(out)
+	}
+	run("build", "-o", filepath.Join(dir, "outside"), ".")
+	for path := range strings.Lines(run("list", "-deps", ".")) {
+		require.False(t, strings.Contains(path, "jackc/pgx") || strings.Contains(path, "reconciler/internal"), path)
+	}
+}
