@@ -389,6 +389,7 @@ CREATE TABLE reconciler.observations (
     PRIMARY KEY (target_id, resource_id, key)
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX observations_failed ON reconciler.observations (target_id) WHERE state = 'failed';
+CREATE INDEX observations_unhealthy ON reconciler.observations (target_id) WHERE NOT healthy;
 COMMENT ON TABLE reconciler.observations IS 'What clients of streams have reported, one row for each object that is published or has a tombstone. Read it through the view reconciler.objects.';
 COMMENT ON COLUMN reconciler.observations.version IS 'The published version that the client had when it looked.';
 COMMENT ON COLUMN reconciler.observations.status IS 'What else the client has to say. It may hold secrets: viewers cannot read it.';
@@ -405,6 +406,7 @@ CREATE TABLE reconciler.reports (
     reported_at   timestamptz,
     inventory_seq bigint NOT NULL DEFAULT 0,
     inventory_at  timestamptz,
+    inventory_version bigint NOT NULL DEFAULT 0,
     CHECK ((session IS NULL) = (reported_at IS NULL)),
     CHECK ((session IS NULL) = (session_id = 0)),
     CHECK (inventory_seq <= seq)
@@ -413,6 +415,7 @@ COMMENT ON TABLE reconciler.reports IS 'The newest session of clients that repor
 COMMENT ON COLUMN reconciler.reports.session_id IS 'Counts sessions in the order in which they were first seen here: no clock of a client decides which is the newest.';
 COMMENT ON COLUMN reconciler.reports.replaced IS 'Sessions before it, at most 1000: their late reports are ignored.';
 COMMENT ON COLUMN reconciler.reports.inventory_seq IS 'The newest complete report of the session. Older reports add nothing to it.';
+COMMENT ON COLUMN reconciler.reports.inventory_version IS 'Up to which version the client had read the stream when it made its newest complete report; 0: it did not say.';
 COMMENT ON COLUMN reconciler.reports.inventory_at IS 'When it was received: every observation that is left was named by it, or is newer.';
 
 -- +goose Down

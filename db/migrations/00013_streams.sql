@@ -8,7 +8,8 @@ CREATE TABLE reconciler.streams (
     epoch     uuid NOT NULL DEFAULT gen_random_uuid(),
     complete  boolean NOT NULL DEFAULT false,
     floor     bigint NOT NULL DEFAULT 0,
-    history   interval NOT NULL
+    history   interval NOT NULL,
+    ack       boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE reconciler.streams IS 'One row for each target with driver stream.';
 COMMENT ON COLUMN reconciler.streams.id IS 'Identifies the stream: a target that is released and comes back begins another one.';
@@ -16,6 +17,7 @@ COMMENT ON COLUMN reconciler.streams.epoch IS 'Changes after a restore, dump and
 COMMENT ON COLUMN reconciler.streams.complete IS 'A full sync of this epoch has published every object. Until then an object that is not published may still exist.';
 COMMENT ON COLUMN reconciler.streams.floor IS 'Tombstones up to this version may be gone: a client that has read less far must read everything again.';
 COMMENT ON COLUMN reconciler.streams.history IS 'How long tombstones are kept.';
+COMMENT ON COLUMN reconciler.streams.ack IS 'An object counts as applied when a client has reported its published version as applied, a deleted one as absent.';
 
 CREATE SEQUENCE reconciler.published_seq AS bigint CACHE 1;
 CREATE TABLE reconciler.published (
@@ -76,12 +78,13 @@ COMMENT ON COLUMN reconciler.stream_reports.observations IS 'Objects that were r
 
 -- +goose StatementBegin
 -- own_stream creates or updates the stream of a target for its owner.
-CREATE FUNCTION reconciler.own_stream(target_id integer, owner uuid, term bigint, history interval) RETURNS void
+CREATE FUNCTION reconciler.own_stream(target_id integer, owner uuid, term bigint, history interval, ack boolean) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM reconciler.fence(own_stream.target_id, own_stream.owner, own_stream.term);
-    INSERT INTO reconciler.streams AS s (target_id, history) VALUES (own_stream.target_id, own_stream.history)
-    ON CONFLICT ON CONSTRAINT streams_pkey DO UPDATE SET history = excluded.history WHERE s.history <> excluded.history;
+    INSERT INTO reconciler.streams AS s (target_id, history, ack) VALUES (own_stream.target_id, own_stream.history, own_stream.ack)
+    ON CONFLICT ON CONSTRAINT streams_pkey DO UPDATE SET history = excluded.history, ack = excluded.ack
+    WHERE (s.history, s.ack) <> (excluded.history, excluded.ack);
     INSERT INTO reconciler.reports (target_id) VALUES (own_stream.target_id) ON CONFLICT DO NOTHING;
 END
 $$;
@@ -135,15 +138,16 @@ $$;
 -- report takes what a client has observed: all of it, or nothing. The order is that of the arrays; of an object that is named twice
 -- the last one counts. healthy, messages and statuses have '' for none.
 -- Of two observations of an object the one with the higher version is newer, then that of the newer session, then that with the higher seq. A
--- complete report takes the place of all that is older by session and seq. So the order in which reports of a session arrive makes
+-- complete report takes the place of all that is older by session and seq. as_of is up to which version its client had read the
+-- stream; 0: it does not say. An absent object may be reported with a later version than its own, that of the end of a snapshot without it. So the order in which reports of a session arrive makes
 -- no difference. accepted counts the objects that are now as the report says. wrong is the place of the first one that nobody can have observed, and problem says why: then nothing has changed.
 -- Reports on one stream wait for each other on its row of reports. With its lock no row of observations can be there that the second
 -- statement does not see, and no two reports lock rows in different orders. An answer that was given is not lost: the
 -- transaction is flushed.
 -- A complete report writes no row that is as it was: inventory_at stands for all of them. (100,000 objects each minute, unchanged,
 -- would else be 100,000 dead rows a minute.)
-CREATE FUNCTION reconciler.report(target_id integer, session text, seq bigint, complete boolean, resources text[], keys text[], versions bigint[],
-    states text[], messages text[], healthy text[], statuses text[], OUT accepted bigint, OUT ignored bigint, OUT wrong bigint, OUT problem text)
+CREATE FUNCTION reconciler.report(target_id integer, session text, seq bigint, complete boolean, as_of bigint, resources text[], keys text[], versions bigint[],
+    states text[], messages text[], healthy text[], statuses text[], OUT accepted bigint, OUT ignored bigint, OUT ack boolean, OUT wrong bigint, OUT problem text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_memoize = off SET jit = off SET work_mem = '64MB' AS $$
@@ -161,11 +165,12 @@ BEGIN
     at_ := clock_timestamp();
     accepted := 0;
     ignored := cardinality(report.keys);
-    SELECT greatest(s.floor, (SELECT x.version FROM reconciler.published AS x WHERE x.target_id = report.target_id AND x.version > 0 ORDER BY x.version DESC LIMIT 1))
-    INTO newest FROM reconciler.streams AS s WHERE s.target_id = report.target_id;
-    SELECT min(u.n) INTO wrong FROM unnest(report.versions) WITH ORDINALITY AS u (version, n) WHERE u.version > newest;
+    SELECT greatest(s.floor, (SELECT x.version FROM reconciler.published AS x WHERE x.target_id = report.target_id AND x.version > 0 ORDER BY x.version DESC LIMIT 1)), s.ack
+    INTO newest, ack FROM reconciler.streams AS s WHERE s.target_id = report.target_id;
+    SELECT min(u.n) INTO wrong FROM unnest(array_prepend(report.as_of, report.versions)) WITH ORDINALITY AS u (version, n) WHERE u.version > newest;
     IF wrong IS NOT NULL THEN
-        problem := format('version %s was never published: the newest of this target is %s', report.versions[wrong], newest);
+        wrong := wrong - 1; -- 0: as_of
+        problem := format('version %s was never published: the newest of this target is %s', coalesce(report.versions[wrong], as_of), newest);
         RETURN;
     END IF;
     SELECT u.resource, u.n INTO unknown, wrong
@@ -204,7 +209,7 @@ BEGIN
         FROM named AS n
         LEFT JOIN reconciler.observations AS o ON o.target_id = report.target_id AND o.resource_id = n.resource_id AND o.key = n.key
         -- A version that was observed was published.
-        WHERE n.version <= CASE WHEN o.version >= n.version THEN o.version ELSE (
+        WHERE CASE WHEN n.state = 'absent' THEN 1 ELSE n.version END <= CASE WHEN o.version >= n.version THEN o.version ELSE (
             SELECT x.version FROM reconciler.published AS x WHERE x.target_id = report.target_id AND x.resource = n.resource AND x.key = n.key
             ORDER BY x.version DESC LIMIT 1) END
     ), written AS (
@@ -224,8 +229,54 @@ BEGIN
     UPDATE reconciler.reports AS x
     SET session = r.session, session_id = r.session_id, replaced = r.replaced, seq = greatest(r.seq, report.seq), reported_at = at_,
         inventory_seq = CASE WHEN report.complete THEN report.seq ELSE r.inventory_seq END,
-        inventory_at = CASE WHEN report.complete THEN at_ ELSE x.inventory_at END
+        inventory_at = CASE WHEN report.complete THEN at_ ELSE x.inventory_at END,
+        inventory_version = CASE WHEN report.complete THEN report.as_of ELSE x.inventory_version END
     WHERE x.target_id = report.target_id;
+END
+$$;
+
+-- unconfirmed returns which of these objects of a stream no client has reported as they are published, by their places, why, and since
+-- how many seconds they are published. An object without a row has nothing to confirm: it was never published, or its tombstone is older than
+-- the stream's history.
+CREATE FUNCTION reconciler.unconfirmed(target_id integer, resources text[], keys text[]) RETURNS TABLE (place integer, failed boolean, reason text, seconds double precision)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+    SELECT u.place, coalesce(o.version >= p.version AND o.state = 'failed', false), CASE
+            WHEN o.version >= p.version THEN coalesce(o.message, format('the client reports it %s', o.state))
+            ELSE format('the client has not reported version %s', p.version) END,
+        extract(epoch FROM clock_timestamp() - p.at)
+    FROM unnest(unconfirmed.resources, unconfirmed.keys) WITH ORDINALITY AS u (resource, key, place)
+    CROSS JOIN LATERAL (SELECT x.version, x.at, x.hash IS NULL AS deleted FROM reconciler.published AS x
+        WHERE x.target_id = unconfirmed.target_id AND x.resource = u.resource AND x.key = u.key ORDER BY x.version DESC LIMIT 1) AS p
+    LEFT JOIN reconciler.resources AS r ON r.name = u.resource
+    LEFT JOIN reconciler.observations AS o ON o.target_id = unconfirmed.target_id AND o.resource_id = r.id AND o.key = u.key
+    LEFT JOIN reconciler.reports AS i ON i.target_id = unconfirmed.target_id
+    WHERE (o.version >= p.version AND o.state = CASE WHEN p.deleted THEN 'absent' ELSE 'applied' END
+        OR p.deleted AND o.version IS NULL AND i.inventory_version >= p.version) IS NOT TRUE
+$$;
+
+-- look_again has objects looked at again that wait for what a report has brought, and returns how many. It locks the target first, as
+-- retry() does. Complete reports also confirm deletes of what they do not name.
+CREATE FUNCTION reconciler.look_again(target_id integer, complete boolean, resources text[], keys text[]) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+DECLARE
+    n bigint;
+BEGIN
+    PERFORM FROM reconciler.targets AS t WHERE t.id = look_again.target_id FOR NO KEY UPDATE;
+    WITH named AS MATERIALIZED (
+        SELECT c.id AS resource_id, u.key FROM unnest(look_again.resources, look_again.keys) AS u (resource, key) JOIN reconciler.resources AS c ON c.name = u.resource
+        UNION
+        SELECT l.resource_id, l.key FROM reconciler.ledger AS l
+        WHERE look_again.complete AND l.target_id = look_again.target_id AND l.state IN ('pending', 'failing') AND NOT l.wanted
+    )
+    UPDATE reconciler.ledger AS l SET next_attempt_at = clock_timestamp(), generation = l.generation + 1
+    FROM named AS m
+    WHERE l.target_id = look_again.target_id AND l.resource_id = m.resource_id AND l.key = m.key
+      AND l.state IN ('pending', 'failing') AND l.next_attempt_at > clock_timestamp();
+    GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM pg_notify('reconciler_control', '') WHERE n > 0;
+    RETURN n;
 END
 $$;
 
@@ -314,7 +365,9 @@ END
 $$;
 CREATE TRIGGER leave_stream AFTER DELETE ON reconciler.streams FOR EACH ROW EXECUTE FUNCTION reconciler.leave_stream();
 -- +goose StatementEnd
-COMMENT ON FUNCTION reconciler.own_stream IS 'Internal: creates the stream of a target, or changes its history.';
+COMMENT ON FUNCTION reconciler.own_stream IS 'Internal: creates the stream of a target, or changes its options.';
+COMMENT ON FUNCTION reconciler.unconfirmed IS 'Internal: objects that no client has reported as they are published.';
+COMMENT ON FUNCTION reconciler.look_again IS 'Internal: has objects looked at that wait for a report.';
 COMMENT ON FUNCTION reconciler.publish IS 'Internal: publishes new versions of objects and tombstones.';
 COMMENT ON FUNCTION reconciler.complete_stream IS 'Internal: records that every object of a stream is published.';
 COMMENT ON FUNCTION reconciler.report IS 'Internal: takes what a client of a stream has observed.';
@@ -329,4 +382,4 @@ SELECT reconciler.regrant();
 DROP VIEW reconciler.stream_reports, reconciler.stream_watchers;
 DROP TABLE reconciler.stream_watches, reconciler.streams, reconciler.published;
 DROP SEQUENCE reconciler.published_seq;
-DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.forget_observations, reconciler.explain_observed, reconciler.report, reconciler.complete_stream, reconciler.publish, reconciler.own_stream;
+DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.forget_observations, reconciler.explain_observed, reconciler.report, reconciler.unconfirmed, reconciler.look_again, reconciler.complete_stream, reconciler.publish, reconciler.own_stream;

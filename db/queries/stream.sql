@@ -1,6 +1,6 @@
 -- name: StreamOwn :exec
 SELECT reconciler.own_stream(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
-    sqlc.arg(history)::interval)::text AS owned;
+    sqlc.arg(history)::interval, sqlc.arg(ack)::boolean)::text AS owned;
 
 -- name: StreamPublish :one
 -- Specs that are '' stand for deletes. It returns how many objects changed, and whether other processes serve watchers.
@@ -113,8 +113,22 @@ SELECT pg_notify('reconciler_published', '')::text AS told;
 
 -- name: StreamReport :one
 -- Takes what a client has observed; see reconciler.report. '' stands for none. wrong is 0 where nothing is.
-SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.wrong, 0)::bigint AS wrong,
-    coalesce(r.problem, '')::text AS problem
+SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.ack, false)::boolean AS ack,
+    coalesce(r.wrong, 0)::bigint AS wrong, coalesce(r.problem, '')::text AS problem
 FROM reconciler.report(sqlc.arg(target_id)::int, sqlc.arg(session)::text, sqlc.arg(seq)::bigint, sqlc.arg(complete)::boolean,
-    sqlc.arg(resources)::text[], sqlc.arg(keys)::text[], sqlc.arg(versions)::bigint[], sqlc.arg(states)::text[],
+    sqlc.arg(as_of)::bigint, sqlc.arg(resources)::text[], sqlc.arg(keys)::text[], sqlc.arg(versions)::bigint[], sqlc.arg(states)::text[],
     sqlc.arg(messages)::text[], sqlc.arg(healthy)::text[], sqlc.arg(statuses)::text[]) AS r;
+
+-- name: StreamLookAgain :one
+SELECT reconciler.look_again(sqlc.arg(target_id)::int, sqlc.arg(complete)::boolean, sqlc.arg(resources)::text[],
+    sqlc.arg(keys)::text[])::bigint AS objects;
+
+-- name: StreamUnconfirmed :many
+SELECT u.place::int AS place, u.failed::boolean AS failed, u.reason::text AS reason, u.seconds::float8 AS seconds
+FROM reconciler.unconfirmed(sqlc.arg(target_id)::int, sqlc.arg(resources)::text[], sqlc.arg(keys)::text[]) AS u;
+
+-- name: StreamUnhealthy :many
+-- An object of a stream that a client reports as not healthy, if there is one.
+SELECT r.name AS resource, o.key, coalesce(o.message, '')::text AS message
+FROM reconciler.observations o JOIN reconciler.resources r ON r.id = o.resource_id
+WHERE o.target_id = sqlc.arg(target_id)::int AND NOT o.healthy ORDER BY r.name, o.key LIMIT 1;

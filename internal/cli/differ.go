@@ -61,7 +61,7 @@ func (d *Differ) Run(ctx context.Context) (rows int64, err error) {
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) { // no process ever had this target: nothing was applied there
 		return 0, fmt.Errorf("look for target %s: %w", d.Target, err)
 	}
-	if _, ok := d.Lister.(*stream.Publisher); ok { // a running process owns the stream
+	if _, ok := stream.Of(d.Lister); ok { // a running process owns the stream
 		d.Lister = stream.Lister(d.DB, d.targetID)
 	}
 	catalog := &desired.Catalog{}

@@ -63,7 +63,7 @@ func (s *Server) serveStreams(ctx context.Context, w *web) error {
 	addr := s.opts.Config.Streams.Listen
 	var configured []string
 	for _, t := range s.opts.Config.Targets {
-		if _, ok := s.opts.Drivers[t.Name].(*stream.Publisher); ok {
+		if _, ok := stream.Of(s.opts.Drivers[t.Name]); ok {
 			configured = append(configured, t.Name)
 			s.metrics.Stream(t.Name)
 		}

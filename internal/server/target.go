@@ -40,7 +40,7 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 	if err := owner.Load(ctx); err != nil {
 		return err
 	}
-	if publisher, ok := s.opts.Drivers[target.Name].(*stream.Publisher); ok {
+	if publisher, ok := stream.Of(s.opts.Drivers[target.Name]); ok {
 		if err := s.ownStream(ctx, publisher, grant.ID, grant.Term); err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func (s *Server) tellTurns(rows []store.TargetsWithTurnRow, all bool) {
 // completeSync notes a complete full sync of a target. One that repaired has published every object of a stream.
 func (s *Server) completeSync(ctx context.Context, target, mode string) error {
 	s.setSynced(target, true)
-	if publisher, ok := s.opts.Drivers[target].(*stream.Publisher); ok && mode == sync.ModeRepair {
+	if publisher, ok := stream.Of(s.opts.Drivers[target]); ok && mode == sync.ModeRepair {
 		return publisher.Complete(ctx)
 	}
 	return nil

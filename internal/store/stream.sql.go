@@ -176,6 +176,30 @@ func (q *Queries) StreamFind(ctx context.Context, name string) (int32, error) {
 	return id, err
 }
 
+const streamLookAgain = `-- name: StreamLookAgain :one
+SELECT reconciler.look_again($1::int, $2::boolean, $3::text[],
+    $4::text[])::bigint AS objects
+`
+
+type StreamLookAgainParams struct {
+	TargetID  int32
+	Complete  bool
+	Resources []string
+	Keys      []string
+}
+
+func (q *Queries) StreamLookAgain(ctx context.Context, arg StreamLookAgainParams) (int64, error) {
+	row := q.db.QueryRow(ctx, streamLookAgain,
+		arg.TargetID,
+		arg.Complete,
+		arg.Resources,
+		arg.Keys,
+	)
+	var objects int64
+	err := row.Scan(&objects)
+	return objects, err
+}
+
 const streamNames = `-- name: StreamNames :many
 SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id ORDER BY t.name
 `
@@ -244,7 +268,7 @@ func (q *Queries) StreamObject(ctx context.Context, arg StreamObjectParams) (Str
 
 const streamOwn = `-- name: StreamOwn :exec
 SELECT reconciler.own_stream($1::int, $2::uuid, $3::bigint,
-    $4::interval)::text AS owned
+    $4::interval, $5::boolean)::text AS owned
 `
 
 type StreamOwnParams struct {
@@ -252,6 +276,7 @@ type StreamOwnParams struct {
 	Owner    string
 	Term     int64
 	History  time.Duration
+	Ack      bool
 }
 
 func (q *Queries) StreamOwn(ctx context.Context, arg StreamOwnParams) error {
@@ -260,6 +285,7 @@ func (q *Queries) StreamOwn(ctx context.Context, arg StreamOwnParams) error {
 		arg.Owner,
 		arg.Term,
 		arg.History,
+		arg.Ack,
 	)
 	return err
 }
@@ -374,11 +400,11 @@ func (q *Queries) StreamPublish(ctx context.Context, arg StreamPublishParams) (S
 }
 
 const streamReport = `-- name: StreamReport :one
-SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.wrong, 0)::bigint AS wrong,
-    coalesce(r.problem, '')::text AS problem
+SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.ack, false)::boolean AS ack,
+    coalesce(r.wrong, 0)::bigint AS wrong, coalesce(r.problem, '')::text AS problem
 FROM reconciler.report($1::int, $2::text, $3::bigint, $4::boolean,
-    $5::text[], $6::text[], $7::bigint[], $8::text[],
-    $9::text[], $10::text[], $11::text[]) AS r
+    $5::bigint, $6::text[], $7::text[], $8::bigint[], $9::text[],
+    $10::text[], $11::text[], $12::text[]) AS r
 `
 
 type StreamReportParams struct {
@@ -386,6 +412,7 @@ type StreamReportParams struct {
 	Session   string
 	Seq       int64
 	Complete  bool
+	AsOf      int64
 	Resources []string
 	Keys      []string
 	Versions  []int64
@@ -398,6 +425,7 @@ type StreamReportParams struct {
 type StreamReportRow struct {
 	Accepted int64
 	Ignored  int64
+	Ack      bool
 	Wrong    int64
 	Problem  string
 }
@@ -409,6 +437,7 @@ func (q *Queries) StreamReport(ctx context.Context, arg StreamReportParams) (Str
 		arg.Session,
 		arg.Seq,
 		arg.Complete,
+		arg.AsOf,
 		arg.Resources,
 		arg.Keys,
 		arg.Versions,
@@ -421,6 +450,7 @@ func (q *Queries) StreamReport(ctx context.Context, arg StreamReportParams) (Str
 	err := row.Scan(
 		&i.Accepted,
 		&i.Ignored,
+		&i.Ack,
 		&i.Wrong,
 		&i.Problem,
 	)
@@ -444,6 +474,82 @@ func (q *Queries) StreamResources(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const streamUnconfirmed = `-- name: StreamUnconfirmed :many
+SELECT u.place::int AS place, u.failed::boolean AS failed, u.reason::text AS reason, u.seconds::float8 AS seconds
+FROM reconciler.unconfirmed($1::int, $2::text[], $3::text[]) AS u
+`
+
+type StreamUnconfirmedParams struct {
+	TargetID  int32
+	Resources []string
+	Keys      []string
+}
+
+type StreamUnconfirmedRow struct {
+	Place   int32
+	Failed  bool
+	Reason  string
+	Seconds float64
+}
+
+func (q *Queries) StreamUnconfirmed(ctx context.Context, arg StreamUnconfirmedParams) ([]StreamUnconfirmedRow, error) {
+	rows, err := q.db.Query(ctx, streamUnconfirmed, arg.TargetID, arg.Resources, arg.Keys)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StreamUnconfirmedRow
+	for rows.Next() {
+		var i StreamUnconfirmedRow
+		if err := rows.Scan(
+			&i.Place,
+			&i.Failed,
+			&i.Reason,
+			&i.Seconds,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const streamUnhealthy = `-- name: StreamUnhealthy :many
+SELECT r.name AS resource, o.key, coalesce(o.message, '')::text AS message
+FROM reconciler.observations o JOIN reconciler.resources r ON r.id = o.resource_id
+WHERE o.target_id = $1::int AND NOT o.healthy ORDER BY r.name, o.key LIMIT 1
+`
+
+type StreamUnhealthyRow struct {
+	Resource string
+	Key      string
+	Message  string
+}
+
+// An object of a stream that a client reports as not healthy, if there is one.
+func (q *Queries) StreamUnhealthy(ctx context.Context, targetID int32) ([]StreamUnhealthyRow, error) {
+	rows, err := q.db.Query(ctx, streamUnhealthy, targetID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StreamUnhealthyRow
+	for rows.Next() {
+		var i StreamUnhealthyRow
+		if err := rows.Scan(&i.Resource, &i.Key, &i.Message); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

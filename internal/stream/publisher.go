@@ -32,6 +32,7 @@ type Owner struct {
 // Publisher is the driver of one stream target. Before Own, each call fails.
 type Publisher struct {
 	history time.Duration // for which tombstones are kept
+	ack     bool          // objects are done when a client has reported them
 	owner   atomic.Pointer[Owner]
 
 	mu       sync.Mutex // guards what follows
@@ -40,9 +41,11 @@ type Publisher struct {
 	flushes  sync.WaitGroup
 }
 
+func (p *Publisher) self() *Publisher { return p }
+
 // Own creates the stream if it is missing, and has later calls write under this ownership.
 func (p *Publisher) Own(ctx context.Context, o Owner) error {
-	err := store.New(o.Pool).StreamOwn(ctx, store.StreamOwnParams{TargetID: o.TargetID, Owner: o.Instance, Term: o.Term, History: p.history})
+	err := store.New(o.Pool).StreamOwn(ctx, store.StreamOwnParams{TargetID: o.TargetID, Owner: o.Instance, Term: o.Term, History: p.history, Ack: p.ack})
 	if err != nil {
 		return fmt.Errorf("begin to publish: %w", database.Explain(err))
 	}

@@ -94,8 +94,9 @@ func encodeCheckpoint(b bookmark, text string, reached int64) []byte {
 	return append(data, '}')
 }
 
-func encodeEnd(text string, reached int64) []byte {
-	return append(appendNumber(appendText([]byte(`{"type":"end_of_snapshot"`), "bookmark", text), "revision", reached), '}')
+func encodeEnd(text string, version, reached int64) []byte {
+	data := appendNumber(appendText([]byte(`{"type":"end_of_snapshot"`), "bookmark", text), "version", version)
+	return append(appendNumber(data, "revision", reached), '}')
 }
 
 // encodeNotice is a frame of a type and a reason: reset, waiting or closed.

@@ -144,10 +144,26 @@ func (h *Handler) store(ctx context.Context, target int32, report *report) (done
 	if err != nil {
 		return done, refusedByDatabase(err)
 	}
-	if done.Wrong > 0 {
-		return done, badBody("line %d: %s", report.lines[done.Wrong-1], done.Problem)
+	if done.Problem != "" {
+		line := 1
+		if done.Wrong > 0 {
+			line = report.lines[done.Wrong-1]
+		}
+		return done, badBody("line %d: %s", line, done.Problem)
 	}
-	return done, nil
+	if done.Ack && (done.Accepted > 0 || report.params.Complete) {
+		err = h.lookAgain(ctx, report)
+	}
+	return done, err
+}
+
+// lookAgain makes objects due that wait for the report. If it fails, the client sends the report once more.
+func (h *Handler) lookAgain(ctx context.Context, report *report) error {
+	p := report.params
+	_, err := store.New(h.hub.cfg.DB).StreamLookAgain(ctx, store.StreamLookAgainParams{
+		TargetID: p.TargetID, Complete: p.Complete, Resources: p.Resources, Keys: p.Keys,
+	})
+	return err
 }
 
 // refusedByDatabase tells a report that cannot be stored (its values, or their depth) from a database that does not answer.

@@ -36,6 +36,7 @@ type header struct {
 	Session  string `json:"session"`
 	Seq      int64  `json:"seq"`
 	Complete bool   `json:"complete"`
+	Version  int64  `json:"version"`
 }
 
 // readReport reads a body line by line. grow is called when it turns out to be a large one.
@@ -59,8 +60,11 @@ func readReport(w http.ResponseWriter, r *http.Request, g *grant, grow func(cont
 	if first.Seq < 1 {
 		return nil, badBody("line %d: seq must be a whole number from 1 on, which grows with each report of the session", in.number)
 	}
+	if first.Version < 0 || first.Version > 0 && !first.Complete {
+		return nil, badBody("line %d: version is that of a frame up to which a complete report goes, a whole number from 1 on", in.number)
+	}
 	report := &report{states: map[string]int{}, params: store.StreamReportParams{
-		Session: first.Session, Seq: first.Seq, Complete: first.Complete,
+		Session: first.Session, Seq: first.Seq, Complete: first.Complete, AsOf: first.Version,
 		Resources: []string{}, Keys: []string{}, Versions: []int64{}, States: []string{}, Messages: []string{}, Healthy: []string{}, Statuses: []string{}, // nil is NULL
 	}}
 	return report, report.readObservations(in, g)
