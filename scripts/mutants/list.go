@@ -8,6 +8,7 @@ const (
 	outboxTests  = "./internal/outbox"
 	leaderTests  = "./internal/leader"
 	serverTests  = "./internal/server"
+	watchTests   = "./internal/watch"
 )
 
 // Files that mutants edit.
@@ -29,6 +30,7 @@ const (
 	cursorSQL   = "db/migrations/00005_cursor.sql"
 	settleSQL   = "db/migrations/00011_settle.sql"
 	appliesSQL  = "db/migrations/00012_applies.sql"
+	streamsSQL  = "db/migrations/00013_streams.sql"
 )
 
 var mutants = []Mutant{
@@ -254,5 +256,17 @@ var mutants = []Mutant{
 		Name: "claim-does-not-wait", Guards: "applies", Removed: "a target waits for those before it",
 		Edits:   []Edit{{appliesSQL, "ELSIF a.strategy <> 'parallel' AND f.ordinal < o.ordinal THEN", "ELSIF false AND f.ordinal < o.ordinal THEN"}},
 		Package: applyTests, Run: "^TestApplyRolls$",
+	},
+
+	// Reports: the newest wins.
+	{
+		Name: "late-report-counts", Guards: "reports", Removed: "a report that is older than an inventory changes nothing",
+		Edits:   []Edit{{streamsSQL, "IF r.session = report.session AND report.seq < r.inventory_seq OR ", "IF "}},
+		Package: watchTests, Run: "^TestC4_NewestReportWinsUnderReordering$",
+	},
+	{
+		Name: "reports-beside-each-other", Guards: "reports", Removed: "reports on one stream wait for each other",
+		Edits:   []Edit{{streamsSQL, "WHERE x.target_id = report.target_id FOR NO KEY UPDATE;", "WHERE x.target_id = report.target_id;"}},
+		Package: watchTests, Run: "^TestReportsOfTwoSessionsFollowEachOther$",
 	},
 }
