@@ -87,6 +87,6 @@ func All() []Place {
 		{TasksRecorded, "What came of an apply's objects is committed, and this process has not taken note of it."},
 		{BeforeConfirm, "No call of an operation that is being stopped is under way any more, and its apply does not know."},
 		{ReportRead, "The whole report of a client is read, and nothing of it is written."},
-		{ReportWritten, "The report of a client is committed, and the client has no answer."},
+		{ReportWritten, "The report of a client is committed, nothing that waits for it is due, and the client has no answer."},
 	}
 }

@@ -158,7 +158,7 @@ func TestOptions(t *testing.T) {
 	_, err := stream.Kind().Open(target, driver.Options{"history": "1s", "dir": "/x"}, driver.Env{})
 	require.Equal(t, driver.Problems{
 		{Path: "options.history", Text: "must be between 1m and 8784h"},
-		{Path: "options.dir", Text: "unknown option; known here: history"},
+		{Path: "options.dir", Text: "unknown option; known here: ack, history"},
 	}, err)
 }
 

@@ -111,7 +111,6 @@ func (h *Handler) take(w http.ResponseWriter, r *http.Request, g *grant, name st
 	if done, err = h.store(r.Context(), target, report); err != nil {
 		return done, err
 	}
-	crash.Point(crash.ReportWritten)
 	h.count(name, report, done)
 	return done, nil
 }
@@ -151,6 +150,7 @@ func (h *Handler) store(ctx context.Context, target int32, report *report) (done
 		}
 		return done, badBody("line %d: %s", line, done.Problem)
 	}
+	crash.Point(crash.ReportWritten)
 	if done.Ack && (done.Accepted > 0 || report.params.Complete) {
 		err = h.lookAgain(ctx, report)
 	}

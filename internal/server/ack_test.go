@@ -1,0 +1,109 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/stream"
+)
+
+// acked is a stream target that waits for reports.
+func acked(t testing.TB, name string) target {
+	t.Helper()
+	d, err := stream.Kind().Open(name, driver.Options{"ack": true}, driver.Env{})
+	require.NoError(t, err)
+	return named(name, d, func(c *config.Target) { c.Driver = "stream" })
+}
+
+// far is a far side: a controller that follows a target, and keeps what it has in memory.
+type far struct {
+	mu      sync.Mutex // guards what follows
+	has     map[string]string
+	refused string // spec that fails
+}
+
+// follow runs a controller of app until the test ends.
+func (w *world) follow(address, name string) *far {
+	w.t.Helper()
+	c, err := client.New("http://" + address)
+	require.NoError(w.t, err)
+	f := &far{has: map[string]string{}}
+	informer := client.NewInformer(c, name, client.InformerOptions{})
+	apps := client.For[[]any](informer, "app")
+	controller := client.NewController(informer, "app", func(_ context.Context, key string) (client.Result, error) {
+		spec, ok, err := apps.Get(key)
+		if err != nil {
+			return client.Result{}, err
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		switch {
+		case !ok:
+			delete(f.has, key)
+			return client.Absent(), nil
+		case fmt.Sprint(spec) == f.refused:
+			return client.Failed("no room for " + f.refused), nil
+		}
+		f.has[key] = fmt.Sprint(spec)
+		return client.Applied(), nil
+	}, client.Workers(1))
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	for _, run := range []func(context.Context) error{informer.Run, controller.Run} {
+		running.Go(func() {
+			if err := run(ctx); err != nil {
+				w.t.Errorf("%s: %v", name, err)
+			}
+		})
+	}
+	w.t.Cleanup(func() { cancel(); running.Wait() })
+	return f
+}
+
+func (f *far) refuse(spec string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refused = spec
+}
+
+func (f *far) objects() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return fmt.Sprint(f.has)
+}
+
+// C7: a rollout goes from region to region by what clients report, and stops at the one that fails. wait() waits for the far side, and an
+// object is gone when its client has reported it absent.
+func TestRolloutFollowsReports(t *testing.T) {
+	t.Parallel()
+	w, _, _, _ := regions(t)
+	w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(t, "asia"), acked(t, "eu"), acked(t, "us"))
+	const states = `SELECT string_agg(target || ' ' || state, ', ' ORDER BY target) FROM reconciler.objects`
+	w.settled("asia pending, eu pending, us pending", states)
+	require.Contains(t, w.text(`SELECT string_agg(e, ' ') FROM reconciler.explain('eu', 'app', '2') AS e`), "Ledger: pending: the client has not reported version ")
+
+	address := w.address("streams.listen")
+	asia, eu, us := w.follow(address, "asia"), w.follow(address, "eu"), w.follow(address, "us")
+	w.wait()
+	require.Equal(t, "map[1:[v1 <nil>]] map[2:[v1 <nil>]] map[3:[v1 <nil>]]", fmt.Sprint(asia.objects(), " ", eu.objects(), " ", us.objects()))
+	require.Equal(t, "asia applied, eu applied, us applied", w.text(states))
+
+	eu.refuse("[v2 <nil>]")
+	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
+	w.settled("failed", `SELECT state FROM reconciler.applies`)
+	require.Equal(t, "eu failed: 2: no room for [v2 <nil>]", w.text(`SELECT error FROM reconciler.apply_status`))
+	require.Equal(t, "map[1:[v2 <nil>]] map[2:[v1 <nil>]] map[3:[v1 <nil>]]", fmt.Sprint(asia.objects(), " ", eu.objects(), " ", us.objects()))
+	require.Equal(t, "failing no room for [v2 <nil>]", w.text(`SELECT state || ' ' || last_error FROM reconciler.objects WHERE target = 'eu'`))
+
+	w.db.Exec(t, `DELETE FROM apps WHERE region = 'asia'`)
+	w.settled("0", `SELECT count(*)::text FROM reconciler.objects WHERE target = 'asia'`)
+	require.Equal(t, "map[]", asia.objects())
+	require.Equal(t, "absent", w.text(`SELECT o.state FROM reconciler.observations o JOIN reconciler.targets t ON t.id = o.target_id WHERE t.name = 'asia'`))
+}
