@@ -136,8 +136,10 @@ func TestNothingRunsDuringAReset(t *testing.T) {
 		s.Set("app", "gone", deployment{Image: "v1"})
 		s.Set("app", "same", deployment{Image: "v1"})
 		s.Set("slow", "1", deployment{})
+		s.HoldAt("slow")
 		f, _, _ := controlled(t, s, client.InformerOptions{})
 		f.on("1", func() (client.Result, error) { return client.Retry(time.Second), nil })
+		s.Release()
 		synctest.Wait()
 		f.called()
 		s.HoldAt("slow")
@@ -352,7 +354,12 @@ func TestResultsSayWhenToLookAgain(t *testing.T) {
 		require.Equal(t, map[string]string{"progressing": "progressing starts", "failed": "failed bad image"}, observed)
 		require.Equal(t, 2, c.Status().Failing)
 
-		s.Reset("unknown")
+		s.Set("app", "progressing", deployment{Image: "v2"}) // 1 s before its next turn, which counts from here then
+		time.Sleep(10*time.Second - time.Nanosecond)
+		progressing := slices.DeleteFunc(f.called(), func(key string) bool { return key != "progressing" })
+		require.Len(t, progressing, 1)
+
+		s.Reset("expired")
 		synctest.Wait()
 		require.Contains(t, f.called(), "failed", "the end of a snapshot has it run again")
 	})

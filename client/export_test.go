@@ -15,6 +15,9 @@ func (c *Client) WatchPatiently(ctx context.Context, target string, silence time
 	return nil
 }
 
+// Values returns how many values the index has.
+func (x *Index[T]) Values() int { return len(x.index.keys) }
+
 // Take has an informer take a frame, without a server. The first one begins a snapshot.
 func (i *Informer) Take(ctx context.Context, f Frame) {
 	if !i.begun {

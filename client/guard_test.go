@@ -166,6 +166,9 @@ func TestExistingFindsWhatNothingWants(t *testing.T) {
 		s.Reset("expired")
 		synctest.Wait()
 		require.Equal(t, []string{"orphan"}, f.called(), "it is asked for again after a reset")
+		lose(s, "app", "blocked")
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"blocked", "orphan"}, f.called(), "nothing wants it any more")
 	})
 }
 
@@ -227,13 +230,14 @@ func TestExistingConcludesNothingDuringAReset(t *testing.T) {
 				yield("2", nil)
 			}
 		})
-		f, _, _ := controlled(t, s, client.InformerOptions{}, existing)
+		f, c, _ := controlled(t, s, client.InformerOptions{}, existing, client.MaxDeletes(0))
 		synctest.Wait()
 		s.HoldAt("app")
 		s.Reset("expired")
 		synctest.Wait()
 		goOn <- struct{}{}
 		synctest.Wait()
+		require.Zero(t, c.Status().Held)
 		s.Set("app", "2", deployment{Image: "v2"})
 		s.Release()
 		synctest.Wait()
@@ -241,5 +245,71 @@ func TestExistingConcludesNothingDuringAReset(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"1", "2"}, slices.Sorted(maps.Keys(f.state())))
 		require.ElementsMatch(t, []string{"1", "2"}, f.called())
+	})
+}
+
+// A delete that was not made yet waits while a row wants the object again and the server does not publish it.
+func TestKeepHoldsADeleteBack(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 2)
+		s.Keep("app", "blocked", "its spec is not valid")
+		f, c, _ := controlled(t, s, client.InformerOptions{}, list("blocked"), client.MaxDeletes(0))
+		settle()
+		f.on("0", func() (client.Result, error) { return client.Failed("the far side does not answer"), nil })
+		s.Delete("app", "0")
+		settle()
+		f.called()
+		s.Lose("app", "0")
+		s.Keep("app", "0", "its spec is not valid")
+		s.Reset("expired")
+		settle()
+		require.Empty(t, f.called())
+		require.Zero(t, c.Status().Held)
+		lose(s, "app", "0")
+		settle()
+		require.Equal(t, []string{"0"}, f.called())
+	})
+}
+
+// A delete that the server has sent and that was not made yet does not count for MaxDeletes.
+func TestPendingDeletesDoNotCount(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 3)
+		f, c, _ := controlled(t, s, client.InformerOptions{}, client.MaxDeletes(1))
+		settle()
+		f.on("0", func() (client.Result, error) { return client.Failed("the far side does not answer"), nil })
+		s.Delete("app", "0")
+		settle()
+		lose(s, "app", "1")
+		settle()
+		require.Zero(t, c.Status().Held)
+		require.Equal(t, []string{"0", "2"}, slices.Sorted(maps.Keys(f.state())))
+	})
+}
+
+// An object that came back and went again while its delete was made is deleted again, with the newer version.
+func TestDeleteIsMadeAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 1)
+		i := client.NewInformer(s.Client(), "eu", client.InformerOptions{})
+		f := newFarSide(i)
+		c := client.NewController(i, "app", f.handle)
+		start(t, i.Run)
+		start(t, c.Run)
+		settle()
+		f.called()
+		f.on("0", func() (client.Result, error) {
+			time.Sleep(time.Second)
+			return client.Absent(), nil
+		})
+		s.Delete("app", "0")
+		synctest.Wait()
+		s.Set("app", "0", deployment{})
+		version := s.Delete("app", "0")
+		settle()
+		require.Equal(t, []string{"0", "0"}, f.called())
+		o, err := s.WaitObserved(t.Context(), "app", "0", client.StateAbsent)
+		require.NoError(t, err)
+		require.Equal(t, version, o.Version)
 	})
 }

@@ -82,7 +82,7 @@ func (i *Informer) saveNow() error {
 	installation := i.client.installation
 	i.client.mu.Unlock()
 	i.mu.Lock()
-	if i.snapshot || i.bookmark == "" {
+	if i.bookmark == "" {
 		i.mu.Unlock()
 		return nil
 	}

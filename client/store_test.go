@@ -111,7 +111,7 @@ func TestStoreNeedsNoServer(t *testing.T) {
 func TestStoreOfAnUnfinishedSnapshotIsEmpty(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		path := filepath.Join(t.TempDir(), "objects")
-		s.Set("app", "1", deployment{})
+		fill(s, 150) // more than a page, after which there is a bookmark
 		s.Set("slow", "1", deployment{})
 		s.HoldAt("slow")
 		p := restart(t, s, path, client.InformerOptions{})

@@ -138,7 +138,10 @@ func (s *Server) Reset(reason string) {
 
 // Lose removes an object and everything that reminds of it, as the restore of a database does. Clients find out after a Reset.
 func (s *Server) Lose(resource, key string) {
-	s.change(func() { delete(s.objects, id{resource, key}) })
+	s.change(func() {
+		delete(s.objects, id{resource, key})
+		delete(s.keeps, id{resource, key})
+	})
 }
 
 // Cut cuts every response.
