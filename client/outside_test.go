@@ -10,8 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The package is for modules of others: it builds outside of this one, and brings neither pgx nor what the server needs.
-func TestModuleOutsideTheTreeBuilds(t *testing.T) {
+// The package is for modules of others: the programs of docs/client.md build and run outside of this one, with neither pgx nor what the
+// server needs.
+func TestProgramsOfThePageRunInAModuleOutsideTheTree(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("..")
 	require.NoError(t, err)
@@ -20,28 +21,22 @@ func TestModuleOutsideTheTreeBuilds(t *testing.T) {
 	own, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	require.NoError(t, err)
 	_, requires, _ := strings.Cut(string(own), "\n\n") // of the module: the versions that are here
+	page, err := os.ReadFile(filepath.Join(root, "docs/client.md"))
+	require.NoError(t, err)
+	var programs []string
+	for _, block := range strings.Split(string(page), "\n```go\n")[1:] {
+		program, _, closed := strings.Cut(block, "\n```\n")
+		require.True(t, closed)
+		programs = append(programs, program+"\n")
+	}
+	require.Len(t, programs, 2)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.sum": string(sums),
 		"go.mod": "module example.org/outside\n\n" + requires + "\nrequire github.com/pgreconciler/reconciler v0.0.0\n\n" +
 			"replace github.com/pgreconciler/reconciler => " + root + "\n",
-		"main.go": `package main
-
-import (
-	"context"
-	"testing"
-
-	"github.com/pgreconciler/reconciler/client"
-	"github.com/pgreconciler/reconciler/client/streamtest"
-)
-
-func main() {
-	s := streamtest.NewServer("eu")
-	i := client.NewInformer(s.Client(), "eu", client.InformerOptions{})
-	_ = i.Run(context.Background())
-	streamtest.Exercise(&testing.T{}, "http://127.0.0.1:8081")
-}
-`,
+		"main.go":      programs[0],
+		"main_test.go": programs[1],
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
@@ -53,7 +48,8 @@ func main() {
 		require.NoError(t, err, string(out))
 		return string(out)
 	}
-	run("build", "-o", filepath.Join(dir, "outside"), ".")
+	run("vet", ".")
+	run("test", ".")
 	for path := range strings.Lines(run("list", "-deps", ".")) {
 		require.False(t, strings.Contains(path, "jackc/pgx") || strings.Contains(path, "reconciler/internal"), path)
 	}

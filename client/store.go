@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 const (
@@ -38,7 +39,7 @@ type Store struct {
 // OpenStore opens or creates a store. A process and an informer have it for themselves.
 func OpenStore(path string) (*Store, error) {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTimeout})
-	if errors.Is(err, bbolt.ErrTimeout) { //nolint:staticcheck // the name that v1.5 still documents
+	if errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("store %s: another process has it open", path)
 	}
 	if err != nil {
