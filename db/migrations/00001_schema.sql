@@ -370,9 +370,10 @@ COMMENT ON TABLE reconciler.guard_passes IS 'Deletes that the guard of each targ
 COMMENT ON COLUMN reconciler.guard_passes.until IS 'When they count no longer.';
 COMMENT ON COLUMN reconciler.guard_passes.objects IS 'How many objects the target had.';
 
--- What clients of a stream say they have: facts of the far side, and no proof. Nothing is applied or deleted on the strength of a report.
--- A restore leaves them: each goes with the published versions of the same backup, and says what a client had at that time. What a
--- client reports of versions that the restore has lost is ignored, or refused where no version is as new, until the stream has reset it.
+-- What clients of a stream report: facts of the far side, and no proof. Nothing is applied or deleted on the strength of a report.
+-- A restore leaves the rows: they belong to the published versions of the same backup, and are true as of observed_at. A version that the
+-- restore has lost is refused (above every published one) or ignored (above that of its object) until the stream has reset its client.
+-- A number that is given out anew meanwhile can be mistaken for the lost one: the client's first report after the reset corrects that.
 CREATE TABLE reconciler.observations (
     -- No foreign keys, as in the ledger: two checks for each row. A row goes with its object's tombstone, its resource or its stream.
     target_id   integer NOT NULL,
@@ -392,7 +393,7 @@ CREATE INDEX observations_failed ON reconciler.observations (target_id) WHERE st
 CREATE INDEX observations_unhealthy ON reconciler.observations (target_id) WHERE NOT healthy;
 COMMENT ON TABLE reconciler.observations IS 'What clients of streams have reported, one row for each object that is published or has a tombstone. Read it through the view reconciler.objects.';
 COMMENT ON COLUMN reconciler.observations.version IS 'The published version that the client had when it looked.';
-COMMENT ON COLUMN reconciler.observations.status IS 'What else the client has to say. It may hold secrets: viewers cannot read it.';
+COMMENT ON COLUMN reconciler.observations.status IS 'Details of the client''s own. It may hold secrets: viewers cannot read it.';
 COMMENT ON COLUMN reconciler.observations.session IS 'Number of the session (reconciler.reports) that reported it.';
 COMMENT ON COLUMN reconciler.observations.seq IS 'Number of its report in the session.';
 COMMENT ON COLUMN reconciler.observations.observed_at IS 'When it was received, by the clock of this server. A complete report that changes nothing of it leaves it as it is, and is in reports.inventory_at.';

@@ -96,7 +96,7 @@ COMMENT ON COLUMN reconciler.objects.held_by IS 'For state held: pause, guard (m
 COMMENT ON COLUMN reconciler.objects.present IS 'The target has the object, or may have it: true from right before the first call for it.';
 COMMENT ON COLUMN reconciler.objects.observed_version IS 'For streams: the version that a client reported last; NULL: none has reported the object.';
 COMMENT ON COLUMN reconciler.objects.observed_state IS 'What the client reported of it: applied, progressing, failed or absent.';
-COMMENT ON COLUMN reconciler.objects.healthy IS 'Whether it is healthy, as the client reported; NULL: it did not say.';
+COMMENT ON COLUMN reconciler.objects.healthy IS 'Whether it is healthy, as the client reported; NULL: not reported.';
 COMMENT ON COLUMN reconciler.objects.observed_at IS 'When a report named it last, by the clock of this server.';
 
 CREATE VIEW reconciler.failing AS

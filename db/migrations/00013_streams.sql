@@ -138,9 +138,11 @@ $$;
 -- report takes what a client has observed: all of it, or nothing. The order is that of the arrays; of an object that is named twice
 -- the last one counts. healthy, messages and statuses have '' for none.
 -- Of two observations of an object the one with the higher version is newer, then that of the newer session, then that with the higher seq. A
--- complete report takes the place of all that is older by session and seq. as_of is up to which version its client had read the
--- stream; 0: it does not say. An absent object may be reported with a later version than its own, that of the end of a snapshot without it. So the order in which reports of a session arrive makes
--- no difference. accepted counts the objects that are now as the report says. wrong is the place of the first one that nobody can have observed, and problem says why: then nothing has changed.
+-- complete report takes the place of all that is older by session and seq. So the order in which reports of a session arrive makes no difference.
+-- as_of is up to which version the client of a complete report had read the stream; 0: it does not say. An absent object may be reported with a
+-- later version than its own, that of the end of a snapshot without it.
+-- accepted counts the objects that are now as the report says. wrong is the place of the first one that cannot have been observed, and problem
+-- is why: then nothing has changed.
 -- Reports on one stream wait for each other on its row of reports. With its lock no row of observations can be there that the second
 -- statement does not see, and no two reports lock rows in different orders. An answer that was given is not lost: the
 -- transaction is flushed.

@@ -262,7 +262,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         format('SELECT reconciler.resync(%L);', i.name) FROM incomplete i
     UNION ALL
     SELECT 'streams', false, format('%s: %s', f.name, f.trouble),
-        format('Mend what the client says. SELECT * FROM reconciler.objects WHERE target = %L AND observed_state = ''failed''; has all of them', f.name) FROM failed f
+        format('Mend what the messages name; SELECT * FROM reconciler.objects WHERE target = %L AND observed_state = ''failed''; lists them', f.name) FROM failed f
     UNION ALL
     SELECT 'streams', true, format('%s complete', reconciler.counted(count(*), 'stream')), NULL FROM reconciler.streams s WHERE s.complete
     HAVING count(*) > 0 AND NOT EXISTS (SELECT FROM incomplete) AND NOT EXISTS (SELECT FROM failed)

@@ -46,7 +46,7 @@ func TestPsqlShowsWhatClientsReport(t *testing.T) {
 	require.Equal(t, "Observed: the client reported version 7 failed at 2026-01-02 04:00:00+00, not healthy: no image.", db.explain(t, "eu", "deployments", "1")[3])
 	require.Equal(t, "the client reports 1 object failed, such as '1' of deployments: no image", db.line(t, `SELECT trouble FROM reconciler.status WHERE target = 'eu'`))
 	require.Equal(t, []string{"eu: the client reports 1 object failed, such as '1' of deployments: no image | " +
-		"Mend what the client says. SELECT * FROM reconciler.objects WHERE target = 'eu' AND observed_state = 'failed'; has all of them"},
+		"Mend what the messages name; SELECT * FROM reconciler.objects WHERE target = 'eu' AND observed_state = 'failed'; lists them"},
 		db.lines(t, `SELECT finding, remedy FROM reconciler.doctor() WHERE check_name = 'streams'`))
 	db.Exec(t, `UPDATE reconciler.targets SET trouble = 'reload failed'`)
 	require.Equal(t, "reload failed", db.line(t, `SELECT trouble FROM reconciler.status WHERE target = 'eu'`), "what the target itself has comes first")

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,6 +70,7 @@ func (w *world) becomes(t *testing.T, want map[string]string) {
 	}
 }
 
+// A controller of the client makes its world equal to the stream, and reports that.
 func TestControllerOfTheClientFollowsTheServer(t *testing.T) {
 	t.Parallel()
 	b := setup(t, small(10, 1<<20))
@@ -116,4 +118,6 @@ func TestControllerOfTheClientFollowsTheServer(t *testing.T) {
 	b.server.CloseClientConnections()
 	b.remove("4")
 	w.becomes(t, map[string]string{"1": "v1", "2": "v2"})
+	reported := fmt.Sprintf("1 v%d applied, 2 v%d applied, 3 v%d absent, 4 v%d absent", b.version("1"), b.version("2"), b.version("3"), b.version("4"))
+	require.Eventually(t, func() bool { return b.observed() == reported }, deadline, 10*time.Millisecond, "it reports what it did: %s", reported)
 }
