@@ -68,7 +68,7 @@ func (c *Controller) absent(keys []string) {
 		if i.snapshot || gone || kept || i.cache.get(r).spec != "" {
 			continue
 		}
-		i.bury(r, &deleted{absent: true})
+		i.bury(r, &deleted{version: i.head, absent: true})
 		i.noteDirty(r)
 		found++
 	}

@@ -13,9 +13,10 @@ const (
 	Delete FrameType = "delete"
 	// Keep has Resource and Key of an object that a row wants and that is not published, with the Reason: leave what you have.
 	Keep FrameType = "keep"
-	// EndOfSnapshot: what was not named since the start or the last Reset does not exist. Act from here on.
+	// EndOfSnapshot: what was not named since the start or the last Reset does not exist. Act from here on. Version is the newest one.
 	EndOfSnapshot FrameType = "end_of_snapshot"
-	// Checkpoint: every change up to Revision was sent, or is held, blocked or failing. Inside a snapshot Revision is 0.
+	// Checkpoint: every change up to Revision was sent, or is held, blocked or failing, and every version up to Version. Inside a
+	// snapshot both are 0.
 	Checkpoint FrameType = "checkpoint"
 	// Reset: forget what was named and the versions of your objects, and keep the objects until EndOfSnapshot. A snapshot
 	// follows. The Reason is one of the server's, or "cut" for a snapshot that was cut before its first bookmark.

@@ -45,6 +45,7 @@ type Informer struct {
 	tombstones map[string]map[string]deleted // of resources with a controller, until it has handled them
 	kept       map[ref]struct{}              // what the snapshot named without a spec: the far side keeps what it has
 	bookmark   string
+	head       int64 // version up to which the objects are those of the server; 0: not known
 	status     Status
 	turned     chan struct{}    // closed and replaced when Revision moves or Run ends
 	ended      error            // why Run has ended
@@ -53,7 +54,7 @@ type Informer struct {
 
 // deleted is what a controller must know about an object that is gone.
 type deleted struct {
-	version int64 // of the delete, or the last one that the object had; 0: not known
+	version int64 // of the delete, or of the stream when the object was found absent; 0: not known
 	absent  bool  // concluded from absence, which the controller's guard counts
 	held    bool  // by that guard
 }

@@ -16,7 +16,10 @@ const answerTimeout = 30 * time.Second
 
 // Report is what a client has seen of the objects of a target.
 type Report struct {
-	Complete     bool // Observations are of every object that the client has
+	Complete bool // Observations are of every object that the client has
+	// Version is that of an EndOfSnapshot or a Checkpoint up to which the client has followed the stream. With it a complete report also
+	// confirms deletes of what it does not name. 0: not known.
+	Version      int64
 	Observations []Observation
 }
 
@@ -24,11 +27,11 @@ type Report struct {
 type Observation struct {
 	Resource string `json:"resource"`
 	Key      string `json:"key"`
-	Version  int64  `json:"version"` // of the object; for an absent one, of its delete
+	Version  int64  `json:"version"` // of the object; for an absent one, of its delete or of the end of a snapshot without it
 	State    State  `json:"state"`
 	Message  string `json:"message,omitempty"`
 	Healthy  *bool  `json:"healthy,omitempty"` // nil: not known
-	// Status is a JSON value that the far side shows of the object; nil: none.
+	// Status is a JSON object with what the far side shows of the object; nil: none.
 	Status json.RawMessage `json:"status,omitempty"`
 }
 
@@ -69,7 +72,11 @@ func (c *Client) report(ctx context.Context, target string, seq uint64, r Report
 		}
 		return seq, err
 	}
-	drain(resp.Body)
+	defer drain(resp.Body)
+	var answer struct{ Accepted, Ignored int }
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err == nil && answer.Accepted == 0 && answer.Ignored > 0 {
+		c.log.Warn("report_ignored", "target", target, "observations", answer.Ignored, "cause", "they are old, or another client reports on the target")
+	}
 	return seq, nil
 }
 
@@ -97,7 +104,8 @@ func (r Report) encode(session string, seq uint64) ([]byte, error) {
 		Session  string `json:"session"`
 		Seq      uint64 `json:"seq"`
 		Complete bool   `json:"complete"`
-	}{session, seq, r.Complete}); err != nil {
+		Version  int64  `json:"version,omitempty"`
+	}{session, seq, r.Complete, r.Version}); err != nil {
 		return nil, err
 	}
 	for _, o := range r.Observations {

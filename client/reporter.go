@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// A report has at most so many observations, and waits so long for more of them.
+	// A report has at most so many observations, and follows the one before after this time.
 	observationsMost = 1000
 	reportEvery      = 200 * time.Millisecond
 	// flushTimeout bounds the last reports of a controller.
@@ -82,6 +82,7 @@ func (r *reporter) take() (batch []Observation) {
 
 // run sends what is added until ctx ends, and then what is left, once.
 func (r *reporter) run(ctx context.Context) {
+	var next time.Time // the first one is sent at once
 	for {
 		select {
 		case <-ctx.Done():
@@ -89,13 +90,14 @@ func (r *reporter) run(ctx context.Context) {
 			return
 		case <-r.wake:
 		}
-		if !wait(ctx, reportEvery) {
+		if !wait(ctx, time.Until(next)) {
 			continue
 		}
 		if batch := r.take(); len(batch) > 0 && !r.send(ctx, batch) {
 			r.flush(ctx, batch)
 			return
 		}
+		next = time.Now().Add(reportEvery)
 	}
 }
 

@@ -33,7 +33,7 @@ func (i *Informer) complete(ctx context.Context, f Frame) {
 	}
 	for _, r := range gone {
 		old := i.cache.get(r)
-		i.change(r, old, entry{}, &deleted{version: old.version, absent: true})
+		i.change(r, old, entry{}, &deleted{version: max(old.version, f.Version), absent: true})
 	}
 	i.mu.Lock()
 	first, before := !i.primed, i.before
@@ -91,7 +91,7 @@ func (i *Informer) checkpoint(f Frame) {
 
 // placeLocked notes the newest bookmark outside of a snapshot.
 func (i *Informer) placeLocked(f Frame) {
-	i.bookmark, i.confirmed, i.status.Revision, i.status.Waiting = f.Bookmark, true, f.Revision, ""
+	i.bookmark, i.confirmed, i.head, i.status.Revision, i.status.Waiting = f.Bookmark, true, f.Version, f.Revision, ""
 	i.turn()
 }
 

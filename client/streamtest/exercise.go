@@ -154,12 +154,17 @@ func (e *exercise) snapshot(t *testing.T, query string) (objects map[id]client.O
 			}
 		case client.Checkpoint:
 			e.within = append(e.within, f.Bookmark)
-			if f.Revision != 0 {
-				t.Errorf("a checkpoint within a snapshot has revision %d", f.Revision)
+			if f.Revision != 0 || f.Version != 0 {
+				t.Errorf("a checkpoint within a snapshot has version %d and revision %d", f.Version, f.Revision)
 			}
 		case client.EndOfSnapshot:
 			if n != len(frames)-1 {
 				t.Errorf("%d frames follow the end of the snapshot", len(frames)-1-n)
+			}
+			for at, o := range objects {
+				if o.Version > f.Version {
+					t.Errorf("%v has version %d, after the %d of the end of the snapshot", at, o.Version, f.Version)
+				}
 			}
 			return objects, f
 		default:

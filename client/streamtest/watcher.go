@@ -212,7 +212,7 @@ func (w *watcher) changes(always bool) error {
 func (w *watcher) checkpoint(kind client.FrameType) error {
 	f := client.Frame{Type: kind, Bookmark: w.at.String()}
 	if !w.at.Paging {
-		f.Revision = w.at.Version
+		f.Version, f.Revision = w.at.Version, w.at.Version
 	}
 	return w.send(f)
 }

@@ -48,7 +48,7 @@ func TestPsqlGrantMatrix(t *testing.T) {
 		{"SELECT target_id, key, version, state, message FROM reconciler.observations UNION ALL SELECT NULL, session, NULL, NULL, NULL FROM reconciler.stream_reports", all},
 		{"SELECT status FROM reconciler.observations", daemon}, // it may hold secrets, too
 		{"DELETE FROM reconciler.observations WHERE false", daemon},
-		{"SELECT reconciler.report(1, 's', 1, true, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", daemon},
+		{"SELECT reconciler.report(1, 's', 1, true, 0, '{}', '{}', '{}', '{}', '{}', '{}', '{}')", daemon},
 		{"SELECT * FROM public.deployments", ""},
 		{"SELECT reconciler.pause('eu')", operators},
 		{"SELECT reconciler.resume('eu')", operators},

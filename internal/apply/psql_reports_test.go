@@ -24,7 +24,7 @@ func reported(t *testing.T) psqlDB {
 // report takes one observation of object 1, and dates the report.
 func (d psqlDB) report(t *testing.T, seq int, complete bool, state, message, healthy string) {
 	t.Helper()
-	d.Exec(t, `SELECT reconciler.report(id, 's', $1, $2, '{deployments}', '{1}', '{7}', ARRAY[$3], ARRAY[$4], ARRAY[$5], '{""}') FROM reconciler.targets WHERE name = 'eu'`,
+	d.Exec(t, `SELECT reconciler.report(id, 's', $1, $2, 0, '{deployments}', '{1}', '{7}', ARRAY[$3], ARRAY[$4], ARRAY[$5], '{""}') FROM reconciler.targets WHERE name = 'eu'`,
 		seq, complete, state, message, healthy)
 	d.Exec(t, `UPDATE reconciler.reports SET reported_at = '2026-01-02 05:00:00+00', inventory_at = '2026-01-02 05:00:00+00' WHERE inventory_at IS NOT NULL`)
 	d.Exec(t, `UPDATE reconciler.reports SET reported_at = '2026-01-02 05:00:00+00'`)

@@ -85,18 +85,14 @@ func encodeKeep(resource, key, reason string) []byte {
 	return append(appendText(appendText(appendText([]byte(`{"type":"keep"`), "resource", resource), "key", key), "reason", reason), '}')
 }
 
-// encodeCheckpoint leaves out the revision inside a snapshot, where nothing can be concluded from it.
-func encodeCheckpoint(b bookmark, text string, reached int64) []byte {
-	data := appendText([]byte(`{"type":"checkpoint"`), "bookmark", text)
+// encodePlace is a checkpoint, or the end of a snapshot. It leaves out version and revision inside a snapshot, where nothing can be concluded
+// from them.
+func encodePlace(kind string, b bookmark, text string, reached int64) []byte {
+	data := appendText([]byte(`{"type":"`+kind+`"`), "bookmark", text)
 	if !b.paging {
-		data = appendNumber(data, "revision", reached)
+		data = appendNumber(appendNumber(data, "version", b.version), "revision", reached)
 	}
 	return append(data, '}')
-}
-
-func encodeEnd(text string, version, reached int64) []byte {
-	data := appendNumber(appendText([]byte(`{"type":"end_of_snapshot"`), "bookmark", text), "version", version)
-	return append(appendNumber(data, "revision", reached), '}')
 }
 
 // encodeNotice is a frame of a type and a reason: reset, waiting or closed.

@@ -17,11 +17,16 @@ func TestReportReadsWhatItNames(t *testing.T) {
 	b.db.Exec(t, `ALTER TABLE reconciler.observations SET (autovacuum_enabled = off); ALTER TABLE reconciler.published SET (autovacuum_enabled = off)`)
 	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
 		SELECT $1, 'app', 'object-' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, $2::int) AS i`, b.target, rows)
+	b.db.Exec(t, `ALTER TABLE reconciler.ledger SET (autovacuum_enabled = off)`)
+	b.db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+		SELECT $1, r.id, 'object-' || i, 'pending', true, true, clock_timestamp() + interval '1 hour' FROM generate_series(1, $2::int) AS i, reconciler.resources r WHERE r.name = 'app'`, b.target, rows)
 	for seq, statistics := range []string{"none", "fresh"} {
-		require.Less(t, b.blocks(`SELECT reconciler.report(%target, 's', %seq, true, array_agg('app'::text), array_agg('object-' || i), array_agg(i::bigint), array_agg('applied'::text),
+		require.Less(t, b.blocks(`SELECT reconciler.report(%target, 's', %seq, true, 0, array_agg('app'::text), array_agg('object-' || i), array_agg(i::bigint), array_agg('applied'::text),
 			array_agg(''::text), array_agg(''::text), array_agg(''::text)) FROM generate_series(1, 5000) AS i`, 2*seq+1), 20*rows, statistics)
-		require.Less(t, b.blocks(`SELECT reconciler.report(%target, 's', %seq, false, '{app}', '{object-7}', '{7}', '{failed}', '{""}', '{""}', '{""}')`, 2*seq+2), 200, statistics)
-		b.db.Exec(t, `ANALYZE reconciler.published, reconciler.observations`)
+		require.Less(t, b.blocks(`SELECT reconciler.report(%target, 's', %seq, false, 0, '{app}', '{object-7}', '{7}', '{failed}', '{""}', '{""}', '{""}')`, 2*seq+2), 200, statistics)
+		require.Less(t, b.blocks(`SELECT count(*) FROM reconciler.unconfirmed(%target, '{app}', '{object-7}')`, 0), 100, statistics)
+		require.Less(t, b.blocks(`SELECT reconciler.look_again(%target, false, '{app}', '{object-7}')`, 0), 200, statistics)
+		b.db.Exec(t, `ANALYZE reconciler.published, reconciler.observations, reconciler.ledger`)
 	}
 }
 

@@ -129,7 +129,7 @@ func (b *bed) begin(session, key, state string) (commit func()) {
 	tx, err := b.db.Pool.Begin(b.t.Context())
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	_, err = tx.Exec(b.t.Context(), `SELECT reconciler.report($1, $2, 1, false, '{app}', ARRAY[$3], ARRAY[$4::bigint], ARRAY[$5], '{""}', '{""}', '{""}')`,
+	_, err = tx.Exec(b.t.Context(), `SELECT reconciler.report($1, $2, 1, false, 0, '{app}', ARRAY[$3], ARRAY[$4::bigint], ARRAY[$5], '{""}', '{""}', '{""}')`,
 		b.target, session, key, b.version(key), state)
 	require.NoError(b.t, err)
 	return func() { require.NoError(b.t, tx.Commit(b.t.Context())) }
@@ -187,7 +187,7 @@ func TestReportsOfTwoSessionsFollowEachOther(t *testing.T) {
 	b := setup(t)
 	b.apply(`1`, "a")
 	commit := b.begin("one", "a", "applied")
-	end := b.waits(`SELECT reconciler.report($1, 'two', 1, false, '{}', '{}', '{}', '{}', '{}', '{}', '{}')`, b.target)
+	end := b.waits(`SELECT reconciler.report($1, 'two', 1, false, 0, '{}', '{}', '{}', '{}', '{}', '{}', '{}')`, b.target)
 	commit()
 	end()
 	var text string

@@ -34,7 +34,7 @@ func (w *watcher) snapshot(ctx context.Context) error {
 	w.at.paging, w.at.at = false, place{}
 	w.hub.cfg.Metrics.StreamSnapshots.WithLabelValues(w.target.name).Inc()
 	text := w.at.String()
-	return errors.Join(w.sendPlace(encodeEnd(text, w.at.version, w.reached), text), w.out.flush())
+	return errors.Join(w.sendPlace(encodePlace("end_of_snapshot", w.at, text, w.reached), text), w.out.flush())
 }
 
 // begin waits until the stream is complete, and takes its head: a publisher that has not finished must not look like an empty world.

@@ -60,7 +60,7 @@ func (t *target) checkpoint(g *group, at bookmark, reached int64) checkpoint {
 	defer t.mu.Unlock()
 	if g.checkpoint.data == nil || g.checkpoint.at != at || g.checkpoint.reached != reached {
 		text := at.String()
-		g.checkpoint = checkpoint{at: at, reached: reached, data: encodeCheckpoint(at, text, reached), text: text}
+		g.checkpoint = checkpoint{at: at, reached: reached, data: encodePlace("checkpoint", at, text, reached), text: text}
 	}
 	return g.checkpoint
 }
