@@ -36,12 +36,14 @@ type Controller struct {
 // NewController returns a controller of a resource, of which an informer has one at most. Call it before Run of the informer: it panics
 // afterwards.
 func NewController(i *Informer, resource string, handle Handler, opts ...ControllerOption) *Controller {
-	c := &Controller{informer: i, resource: resource, handle: handle, workers: workersDefault, queue: newQueue(), lister: make(chan struct{}, 1)}
+	c := &Controller{
+		informer: i, resource: resource, handle: handle, workers: workersDefault,
+		queue: newQueue(), lister: make(chan struct{}, 1), reporter: newReporter(i.client, i.target),
+	}
 	c.queue.min, c.queue.max = backoffMinDefault, backoffMaxDefault
 	for _, opt := range opts {
 		opt(c)
 	}
-	c.reporter = newReporter(i.client, i.target)
 	var problems []string
 	if handle == nil {
 		problems = append(problems, "it has no handler")
@@ -50,7 +52,8 @@ func NewController(i *Informer, resource string, handle Handler, opts ...Control
 		problems = append(problems, fmt.Sprintf("Workers is %d, and must be at least 1", c.workers))
 	}
 	if c.queue.min <= 0 || c.queue.max < c.queue.min {
-		problems = append(problems, fmt.Sprintf("Backoff is %s to %s, and must be a positive time to one that is not shorter", c.queue.min, c.queue.max))
+		problems = append(problems, fmt.Sprintf(
+			"Backoff is %s to %s, and must be a positive time to one that is not shorter", c.queue.min, c.queue.max))
 	}
 	if i.controllers[resource] != nil {
 		problems = append(problems, "it has a controller already")

@@ -33,7 +33,8 @@ func (c *Controller) lists(ctx context.Context) {
 		pause := min(c.queue.max, c.queue.min<<min(failures, 30))
 		pause -= rand.N(pause/2 + 1)
 		failures++
-		c.informer.client.log.Warn("existing_failed", "target", c.informer.target, "resource", c.resource, "error", err.Error(), "again_in", pause)
+		c.informer.client.log.Warn("existing_failed", "target", c.informer.target, "resource", c.resource,
+			"error", err.Error(), "again_in", pause)
 		if !wait(ctx, pause) {
 			return
 		}

@@ -1,13 +1,9 @@
 package client_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,19 +13,6 @@ import (
 	"github.com/pgreconciler/reconciler/client"
 	"github.com/pgreconciler/reconciler/client/streamtest"
 )
-
-// list is Existing of a far side that has keys.
-func list(keys ...string) client.ControllerOption {
-	return client.Existing(func(context.Context) iter.Seq2[string, error] {
-		return func(yield func(string, error) bool) {
-			for _, key := range keys {
-				if !yield(key, nil) {
-					return
-				}
-			}
-		}
-	})
-}
 
 // fill publishes apps with the keys from 0 on.
 func fill(s *streamtest.Server, n int) {
@@ -56,7 +39,7 @@ func lose(s *streamtest.Server, resource, key string) {
 func TestDeletesFromAbsenceWaitForApproval(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		fill(s, 20)
-		f, c, i := controlled(t, s, client.InformerOptions{})
+		f, c, i := controlled(t, s)
 		synctest.Wait()
 		require.Len(t, f.state(), 20)
 		s.HoldAt("app")
@@ -106,7 +89,7 @@ func TestMaxDeletes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *streamtest.Server) {
 				fill(s, c.objects)
-				f, controller, _ := controlled(t, s, client.InformerOptions{}, c.opts...)
+				f, controller, _ := controlled(t, s, c.opts...)
 				synctest.Wait()
 				s.HoldAt("app")
 				empty(s, c.gone)
@@ -123,7 +106,7 @@ func TestMaxDeletes(t *testing.T) {
 func TestSentDeletesAreNotHeld(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		fill(s, 20)
-		f, _, _ := controlled(t, s, client.InformerOptions{}, client.MaxDeletes(0))
+		f, _, _ := controlled(t, s, client.MaxDeletes(0))
 		synctest.Wait()
 		for key := range 20 {
 			s.Delete("app", fmt.Sprint(key))
@@ -147,104 +130,11 @@ func TestRunningHandlerSeesNoAbsenceBeforeTheGuard(t *testing.T) {
 		synctest.Wait()
 		lose(s, "app", "1")
 		synctest.Wait()
+		require.Equal(t, "handlers of objects that are gone still run", i.Status().Waiting)
 		close(goOn)
 		synctest.Wait()
 		require.Equal(t, map[string]deployment{"1": {Image: "v1"}}, f.state())
 		require.Equal(t, client.ControllerStatus{Held: 1}, c.Status())
-	})
-}
-
-// C2. What the far side has and nothing wants is deleted, but not what a row wants and the server does not publish.
-func TestExistingFindsWhatNothingWants(t *testing.T) {
-	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		s.Set("app", "1", deployment{})
-		s.Keep("app", "blocked", "its spec is not valid")
-		f, c, _ := controlled(t, s, client.InformerOptions{}, list("1", "blocked", "orphan"))
-		synctest.Wait()
-		require.ElementsMatch(t, []string{"1", "orphan"}, f.called())
-		require.Equal(t, client.ControllerStatus{}, c.Status())
-		s.Reset("expired")
-		synctest.Wait()
-		require.Equal(t, []string{"orphan"}, f.called(), "it is asked for again after a reset")
-		lose(s, "app", "blocked")
-		synctest.Wait()
-		require.ElementsMatch(t, []string{"blocked", "orphan"}, f.called(), "nothing wants it any more")
-	})
-}
-
-func TestOrphansCountForMaxDeletes(t *testing.T) {
-	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		fill(s, 5)
-		keys := slices.Collect(func(yield func(string) bool) {
-			for n := range 11 {
-				if !yield(fmt.Sprint("orphan-", n)) {
-					return
-				}
-			}
-		})
-		f, c, _ := controlled(t, s, client.InformerOptions{}, list(keys...))
-		synctest.Wait()
-		require.Equal(t, 11, c.Status().Held)
-		require.Len(t, f.called(), 5)
-		require.Equal(t, 11, c.ApproveDeletes())
-		synctest.Wait()
-		require.ElementsMatch(t, keys, f.called())
-	})
-}
-
-// A list that fails counts for nothing, and is asked for again.
-func TestExistingThatFailsIsAskedForAgain(t *testing.T) {
-	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		var calls atomic.Int32
-		existing := client.Existing(func(context.Context) iter.Seq2[string, error] {
-			return func(yield func(string, error) bool) {
-				n := calls.Add(1)
-				switch {
-				case !yield("orphan", nil):
-				case n == 1:
-					yield("", errors.New("the far side does not answer"))
-				case n == 2:
-					panic("no")
-				}
-			}
-		})
-		f, _, _ := controlled(t, s, client.InformerOptions{}, existing)
-		synctest.Wait()
-		require.EqualValues(t, 1, calls.Load())
-		require.Empty(t, f.called())
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.EqualValues(t, 3, calls.Load())
-		require.Equal(t, []string{"orphan"}, f.called())
-	})
-}
-
-// A list that was under way when a reset came is not compared with a snapshot that is under way.
-func TestExistingConcludesNothingDuringAReset(t *testing.T) {
-	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		s.Set("app", "1", deployment{})
-		goOn := make(chan struct{})
-		existing := client.Existing(func(context.Context) iter.Seq2[string, error] {
-			return func(yield func(string, error) bool) {
-				<-goOn
-				yield("2", nil)
-			}
-		})
-		f, c, _ := controlled(t, s, client.InformerOptions{}, existing, client.MaxDeletes(0))
-		synctest.Wait()
-		s.HoldAt("app")
-		s.Reset("expired")
-		synctest.Wait()
-		goOn <- struct{}{}
-		synctest.Wait()
-		require.Zero(t, c.Status().Held)
-		s.Set("app", "2", deployment{Image: "v2"})
-		s.Release()
-		synctest.Wait()
-		close(goOn)
-		synctest.Wait()
-		require.Equal(t, []string{"1", "2"}, slices.Sorted(maps.Keys(f.state())))
-		require.ElementsMatch(t, []string{"1", "2"}, f.called())
 	})
 }
 
@@ -253,7 +143,7 @@ func TestKeepHoldsADeleteBack(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		fill(s, 2)
 		s.Keep("app", "blocked", "its spec is not valid")
-		f, c, _ := controlled(t, s, client.InformerOptions{}, list("blocked"), client.MaxDeletes(0))
+		f, c, _ := controlled(t, s, list("blocked"), client.MaxDeletes(0))
 		settle()
 		f.on("0", func() (client.Result, error) { return client.Failed("the far side does not answer"), nil })
 		s.Delete("app", "0")
@@ -275,7 +165,7 @@ func TestKeepHoldsADeleteBack(t *testing.T) {
 func TestPendingDeletesDoNotCount(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		fill(s, 3)
-		f, c, _ := controlled(t, s, client.InformerOptions{}, client.MaxDeletes(1))
+		f, c, _ := controlled(t, s, client.MaxDeletes(1))
 		settle()
 		f.on("0", func() (client.Result, error) { return client.Failed("the far side does not answer"), nil })
 		s.Delete("app", "0")

@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"sync"
 	"testing"
@@ -219,74 +220,31 @@ func TestErrorsThatLastEndAnInformer(t *testing.T) {
 	require.ErrorIs(t, i.WaitFor(t.Context(), 1), client.ErrNotFound)
 }
 
-// C3. What a caller changes is a copy.
-func TestObjectsAreDecodedAnew(t *testing.T) {
-	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		s.Set("app", "1", deployment{Image: "v1", Secrets: []string{"x"}})
-		i := client.NewInformer(s.Client(), "eu", client.InformerOptions{})
-		apps := client.For[*deployment](i, "app")
-		bySecret := apps.Index("secret", func(d *deployment) []string { return d.Secrets })
-		start(t, i.Run)
-		<-i.Synced()
-		want := &deployment{Image: "v1", Secrets: []string{"x"}}
-		for range 2 {
-			got, _, err := apps.Get("1")
-			require.NoError(t, err)
-			require.Equal(t, want, got)
-			got.Secrets[0], got.Image = "changed", "changed"
-			for _, listed := range apps.All() {
-				require.Equal(t, want, listed)
-				listed.Secrets[0] = "changed"
-			}
-		}
-		require.Equal(t, []string{"1"}, bySecret.Keys("x"))
-	})
-}
-
-func TestObjectThatCannotBeDecodedIsAnError(t *testing.T) {
-	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		s.Set("app", "bad", "text")
-		s.Set("app", "good", deployment{})
-		i := informer(t, s, client.InformerOptions{})
-		apps := client.For[deployment](i, "app")
-		<-i.Synced()
-		got, found, err := apps.Get("bad")
-		require.EqualError(t, err, `decode app "bad" of target eu: json: cannot unmarshal string into Go value of type client_test.deployment`)
-		require.True(t, found)
-		require.Zero(t, got)
-		require.Equal(t, map[string]deployment{"good": {}}, maps.Collect(apps.All()))
-	})
-}
-
-func TestIndexFollowsTheObjects(t *testing.T) {
-	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		s.Set("app", "1", deployment{Secrets: []string{"x", "y", "x"}})
-		s.Set("app", "2", deployment{Secrets: []string{"y"}})
-		s.Set("app", "bad", "text")
-		i := client.NewInformer(s.Client(), "eu", client.InformerOptions{})
-		x := client.For[deployment](i, "app").Index("secret", func(d deployment) []string {
-			if d.Image == "panic" {
-				panic("no")
-			}
-			return d.Secrets
+// C6. A snapshot may be cut at any frame, and objects may change before it goes on or begins again.
+func TestSnapshotMayBeCutAnywhere(t *testing.T) {
+	t.Parallel()
+	for _, cut := range []int{1, 50, 100, 101, 102, 150, 201, 202, 203, 207, 208, 209} { // of 205 objects, two bookmarks and the end
+		t.Run(fmt.Sprint(cut), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *streamtest.Server) {
+				fill(s, 205)
+				s.CutAfter(cut)
+				i := informer(t, s, client.InformerOptions{})
+				synctest.Wait() // until the pause after the cut
+				s.Delete("app", "0")
+				s.Set("app", "150", deployment{Image: "v2"})
+				s.Set("app", "new", deployment{})
+				if cut%2 == 0 {
+					s.Expire()
+				}
+				settle()
+				got := maps.Collect(client.For[deployment](i, "app").All())
+				require.Len(t, got, 205)
+				require.NotContains(t, got, "0")
+				require.Contains(t, got, "new")
+				require.Equal(t, "v2", got["150"].Image)
+			})
 		})
-		start(t, i.Run)
-		<-i.Synced()
-		require.Equal(t, []string{"1", "2"}, x.Keys("y"))
-		require.Equal(t, []string{"1"}, x.Keys("x", "z"))
-		require.Equal(t, []string{"1", "2"}, x.Keys("x", "y"))
-		require.Empty(t, x.Keys())
-
-		s.Set("app", "1", deployment{Secrets: []string{"z"}})
-		s.Set("app", "2", deployment{Image: "panic", Secrets: []string{"y"}})
-		synctest.Wait()
-		require.Empty(t, x.Keys("x", "y"))
-		require.Equal(t, 1, x.Values())
-		require.Equal(t, []string{"1"}, x.Keys("z"))
-		lose(s, "app", "1")
-		synctest.Wait()
-		require.Empty(t, x.Keys("z"))
-	})
+	}
 }
 
 func TestInformerFollowsWhatWasAskedFor(t *testing.T) {

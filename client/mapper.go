@@ -7,7 +7,8 @@ type mapper func(key, old, now string)
 
 // Map has a controller look at the objects that a change of another one concerns: at the deployments that use a secret, say. The function
 // gets both sides of the change, nil for none, and returns keys of the controller's resource, so that what is referred to no more is
-// looked at, too. Keys without an object are ignored. Call Map before Run of the informer: it panics afterwards.
+// looked at, too. P must have what names the other object. Keys without an object are ignored. Call Map before Run of
+// the informer: it panics afterwards.
 func Map[P any](c *Controller, others *Objects[P], keys func(old, now *P) []string) {
 	i := c.informer
 	var problems []string

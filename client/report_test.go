@@ -31,7 +31,8 @@ func TestReportIsLinesOfJSON(t *testing.T) {
 	s, c := newScript(t, take, take, status(403, "token \"eu\" may not report"))
 	healthy := false
 	require.NoError(t, c.Report(t.Context(), "eu", client.Report{Complete: true, Observations: []client.Observation{
-		{Resource: "app", Key: "<1>", Version: 17, State: client.StateFailed, Message: "no", Healthy: &healthy, Status: json.RawMessage(`{"pods": 2}`)},
+		{Resource: "app", Key: "<1>", Version: 17, State: client.StateFailed, Message: "no",
+			Healthy: &healthy, Status: json.RawMessage(`{"pods": 2}`)},
 		{Resource: "app", Key: "2", Version: 3, State: client.StateAbsent},
 	}}))
 	require.NoError(t, c.Report(t.Context(), "eu", client.Report{}))
@@ -63,12 +64,15 @@ func TestBadObservationsAreRefused(t *testing.T) {
 		observation client.Observation
 		want        string
 	}{
-		{client.Observation{Resource: "app", Version: 1, State: client.StateApplied}, `observation 0: resource "app" and key "" must both be set`},
-		{client.Observation{Resource: "app", Key: "1", State: client.StateApplied}, `observation 0: app "1": the version is 0, and must be the one of a frame`},
+		{client.Observation{Resource: "app", Version: 1, State: client.StateApplied},
+			`observation 0: resource "app" and key "" must both be set`},
+		{client.Observation{Resource: "app", Key: "1", State: client.StateApplied},
+			`observation 0: app "1": the version is 0, and must be the one of a frame`},
 		{client.Observation{Resource: "app", Key: "1", Version: 1, State: "fine"},
 			`observation 0: app "1": the state is "fine", and must be applied, progressing, failed or absent`},
 		{client.Observation{Resource: "app", Key: "1", Version: 1, State: client.StateApplied, Status: json.RawMessage("no")},
-			`encode the observation of app "1": json: error calling MarshalJSON for type json.RawMessage: invalid character 'o' in literal null (expecting 'u')`},
+			`encode the observation of app "1": json: error calling MarshalJSON for type json.RawMessage: invalid character ` +
+				`'o' in literal null (expecting 'u')`},
 	} {
 		err := c.Report(t.Context(), "eu", client.Report{Observations: []client.Observation{b.observation}})
 		require.EqualError(t, err, b.want)
@@ -117,7 +121,8 @@ func (r *reports) RoundTrip(req *http.Request) (*http.Response, error) {
 func reporting(t *testing.T, s *streamtest.Server, failures ...int) (log *bytes.Buffer, seen *reports, stop func()) {
 	t.Helper()
 	log, seen = &bytes.Buffer{}, &reports{next: s.Transport(), failures: failures}
-	c, err := client.New("http://streamtest", client.HTTPClient(&http.Client{Transport: seen}), client.Logger(slog.New(slog.NewTextHandler(log, nil))))
+	logger := client.Logger(slog.New(slog.NewTextHandler(log, nil)))
+	c, err := client.New("http://streamtest", client.HTTPClient(&http.Client{Transport: seen}), logger)
 	require.NoError(t, err)
 	i := client.NewInformer(c, "eu", client.InformerOptions{})
 	controller := client.NewController(i, "app", newFarSide(i).handle)

@@ -161,7 +161,8 @@ func (r *reporter) returnLocked(batch []Observation) {
 
 // flush sends a batch and what is left.
 func (r *reporter) flush(ctx context.Context, batch []Observation) {
-	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), flushTimeout, fmt.Errorf("the last reports took longer than %s", flushTimeout))
+	late := fmt.Errorf("the last reports took longer than %s", flushTimeout)
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), flushTimeout, late)
 	defer cancel()
 	for {
 		if len(batch) == 0 {

@@ -122,7 +122,8 @@ func (c *Client) expect(installation string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.installation != "" && c.installation != installation {
-		return fmt.Errorf("%w: it has the objects of installation %s, and the server has been installation %s", ErrInstallation, installation, c.installation)
+		return fmt.Errorf("%w: it has the objects of installation %s, and the server has been installation %s",
+			ErrInstallation, installation, c.installation)
 	}
 	c.installation = installation
 	return nil

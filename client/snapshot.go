@@ -26,6 +26,9 @@ func (i *Informer) restart(reason string) {
 func (i *Informer) complete(ctx context.Context, f Frame) {
 	gone := i.cache.unnamed()
 	// A handler that began before the reset must not find its object gone before the guard has counted it.
+	i.mu.Lock()
+	i.status.Waiting = "handlers of objects that are gone still run"
+	i.mu.Unlock()
 	for resource, c := range i.controllers {
 		if !c.queue.settle(ctx, keysOf(resource, gone)) {
 			return // the next process gets the same snapshot

@@ -245,7 +245,8 @@ func TestStoreOfOtherObjectsIsRefused(t *testing.T) {
 			opts.Store = store
 			return client.NewInformer(s.Client(), target, opts).Run(t.Context())
 		}
-		require.EqualError(t, run("us", client.InformerOptions{}), "store "+path+": it has the objects of target eu, not of target us: use another file")
+		require.EqualError(t, run("us", client.InformerOptions{}),
+			"store "+path+": it has the objects of target eu, not of target us: use another file")
 		require.EqualError(t, run("us", client.InformerOptions{}), "store "+path+": another informer uses it")
 		require.NoError(t, store.Close())
 		store = openStore(t, path)

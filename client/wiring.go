@@ -18,7 +18,8 @@ func (i *Informer) wire(what, resource string, add func(), problems ...string) {
 		problems = append(problems, "the informer follows "+strings.Join(i.opts.Resources, ", ")+" only")
 	}
 	if i.begun && what != wireFor {
-		panic(fmt.Sprintf("client: %s for resource %q after Run of the informer of target %s has begun: call it before", what, resource, i.target))
+		panic(fmt.Sprintf("client: %s for resource %q after Run of the informer of target %s has begun: call it before",
+			what, resource, i.target))
 	}
 	for _, p := range problems {
 		err := fmt.Errorf("%s for resource %q: %s", what, resource, p)

@@ -1,0 +1,126 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/client/streamtest"
+)
+
+// list is Existing of a far side that has keys.
+func list(keys ...string) client.ControllerOption {
+	return client.Existing(func(context.Context) iter.Seq2[string, error] {
+		return func(yield func(string, error) bool) {
+			for _, key := range keys {
+				if !yield(key, nil) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// C2. What the far side has and nothing wants is deleted, but not what a row wants and the server does not publish.
+func TestExistingFindsWhatNothingWants(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{})
+		s.Keep("app", "blocked", "its spec is not valid")
+		f, c, _ := controlled(t, s, list("1", "blocked", "orphan"))
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"1", "orphan"}, f.called())
+		require.Equal(t, client.ControllerStatus{}, c.Status())
+		s.Reset("expired")
+		synctest.Wait()
+		require.Equal(t, []string{"orphan"}, f.called(), "it is asked for again after a reset")
+		lose(s, "app", "blocked")
+		synctest.Wait()
+		require.ElementsMatch(t, []string{"blocked", "orphan"}, f.called(), "nothing wants it any more")
+	})
+}
+
+func TestOrphansCountForMaxDeletes(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 5)
+		keys := slices.Collect(func(yield func(string) bool) {
+			for n := range 11 {
+				if !yield(fmt.Sprint("orphan-", n)) {
+					return
+				}
+			}
+		})
+		f, c, _ := controlled(t, s, list(keys...))
+		synctest.Wait()
+		require.Equal(t, 11, c.Status().Held)
+		require.Len(t, f.called(), 5)
+		require.Equal(t, 11, c.ApproveDeletes())
+		synctest.Wait()
+		require.ElementsMatch(t, keys, f.called())
+	})
+}
+
+// A list that fails counts for nothing, and is asked for again.
+func TestExistingThatFailsIsAskedForAgain(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		var calls atomic.Int32
+		existing := client.Existing(func(context.Context) iter.Seq2[string, error] {
+			return func(yield func(string, error) bool) {
+				n := calls.Add(1)
+				switch {
+				case !yield("orphan", nil):
+				case n == 1:
+					yield("", errors.New("the far side does not answer"))
+				case n == 2:
+					panic("no")
+				}
+			}
+		})
+		f, _, _ := controlled(t, s, existing)
+		synctest.Wait()
+		require.EqualValues(t, 1, calls.Load())
+		require.Empty(t, f.called())
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.EqualValues(t, 3, calls.Load())
+		require.Equal(t, []string{"orphan"}, f.called())
+	})
+}
+
+// A list that was under way when a reset came is not compared with a snapshot that is under way.
+func TestExistingConcludesNothingDuringAReset(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{})
+		goOn := make(chan struct{})
+		existing := client.Existing(func(context.Context) iter.Seq2[string, error] {
+			return func(yield func(string, error) bool) {
+				<-goOn
+				yield("2", nil)
+			}
+		})
+		f, c, _ := controlled(t, s, existing, client.MaxDeletes(0))
+		synctest.Wait()
+		s.HoldAt("app")
+		s.Reset("expired")
+		synctest.Wait()
+		goOn <- struct{}{}
+		synctest.Wait()
+		require.Zero(t, c.Status().Held)
+		s.Set("app", "2", deployment{Image: "v2"})
+		s.Release()
+		synctest.Wait()
+		close(goOn)
+		synctest.Wait()
+		require.Equal(t, []string{"1", "2"}, slices.Sorted(maps.Keys(f.state())))
+		require.ElementsMatch(t, []string{"1", "2"}, f.called())
+	})
+}
