@@ -82,7 +82,7 @@ func FuzzInformer(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{0x00, 0x10, 0x10, 0x20, 0x07, 0x00, 0x06, 0x00, 0x00, 0x01, 0x07, 0x00})
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 60 {
 		data := make([]byte, 400)
 		for n := range data {
 			data[n] = byte(random.Uint32())

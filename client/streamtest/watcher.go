@@ -29,7 +29,7 @@ type bookmark struct {
 	Version int64  `json:"v"` // of the last change that was sent, or, within a snapshot, at its beginning
 	Scope   string `json:"s"`
 	Paging  bool   `json:"p,omitempty"`
-	At      [2]string
+	At      [2]string `json:"a"` // resource and key of the last object before it
 }
 
 func (b bookmark) String() string {
