@@ -6,9 +6,9 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/guard"
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
@@ -29,7 +29,7 @@ type Config struct {
 	Timeout     time.Duration // of one call
 	Rate        float64       // calls a second; 0: unlimited
 	Backoff     Backoff
-	Guard       config.GuardLimits
+	Guard       guard.Limits
 	Memory      *Memory // shared by the owners of a process
 	Logger      *slog.Logger
 	Metrics     *metrics.Metrics

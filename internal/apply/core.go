@@ -9,6 +9,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/guard"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -20,7 +21,7 @@ type core struct {
 	queries  *store.Queries
 	rows     store.DBTX // what users' rows are read through
 	queue    *queue
-	guard    *guard
+	guard    *guard.Guard
 	breaker  *breaker
 	orders   orders
 	resync   func(ctx context.Context, resourceID int32) error

@@ -17,6 +17,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/guard"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
@@ -144,13 +145,13 @@ func (o *Owner) startDriver(ctx context.Context) error {
 
 // loadGuard makes the guard: deletes that former owners let pass within the window count.
 func (o *Owner) loadGuard(ctx context.Context, objects int64) error {
-	o.guard = newGuard(o.cfg.Guard, objects)
+	o.guard = guard.New(o.cfg.Guard, objects)
 	rows, err := o.queries.GuardPasses(ctx, store.GuardPassesParams{TargetID: o.cfg.Grant.ID, GuardWindow: o.cfg.Guard.Window.Seconds()})
 	if err != nil {
 		return fmt.Errorf("read the latest deletes of target %s: %w", o.cfg.Name, database.Explain(err))
 	}
 	for _, row := range rows {
-		o.guard.remember(time.Duration(row.Age*float64(time.Second)), row.Deletes, row.Objects)
+		o.guard.Remember(time.Duration(row.Age*float64(time.Second)), row.Deletes, row.Objects)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/guard"
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/outbox"
@@ -96,7 +97,7 @@ func testOwner(t *testing.T, drv driver.Driver, change func(*Config)) (*Owner, *
 	}
 	o := NewOwner(cfg, func(context.Context, int32) error { return nil })
 	db := &noDB{}
-	o.queries, o.guard = store.New(db), newGuard(cfg.Guard, 0)
+	o.queries, o.guard = store.New(db), guard.New(cfg.Guard, 0)
 	return o, db
 }
 

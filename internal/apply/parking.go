@@ -29,7 +29,7 @@ type parking struct {
 // is not the last, and batch are those that are parked, nil before the first.
 func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, batch **Run) error {
 	several := more || *batch != nil
-	if !several && int64(len(items)) <= p.guard.remaining() {
+	if !several && int64(len(items)) <= p.guard.Remaining() {
 		return nil
 	}
 	byResource := map[int32][]*Item{}
@@ -53,7 +53,7 @@ func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, ba
 		if *batch == nil {
 			*batch = &Run{}
 		}
-	} else if int64(len(doomed)) <= p.guard.remaining() {
+	} else if int64(len(doomed)) <= p.guard.Remaining() {
 		return nil
 	}
 	for _, it := range doomed {
@@ -151,7 +151,7 @@ func (p *parking) decide(ctx context.Context, by string) (held int64, err error)
 	}
 	if !p.orders.draining.Load() {
 		params.Counted = true
-		params.Allow, params.Objects = p.guard.decide(n)
+		params.Allow, params.Objects = p.guard.Decide(n)
 	}
 	n, err = p.queries.ParkedDecide(ctx, params)
 	if err != nil {

@@ -85,7 +85,7 @@ func (s *settler) run(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("count the objects of target %s: %w", s.cfg.Name, database.Explain(err))
 			}
-			s.guard.recount(objects)
+			s.guard.Recount(objects)
 			continue
 		case <-timer.C:
 			armed = false
@@ -222,7 +222,7 @@ func (s *settler) fill(batch []result, open bool) ([]result, bool) {
 // fails, the owner starts again from what the database says. After the last one the cursor stands where it can.
 func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	params := store.SettleParams{TargetID: s.cfg.Grant.ID, Owner: s.cfg.Instance, Term: s.cfg.Grant.Term, GuardWindow: s.cfg.Guard.Window.Seconds()}
-	params.Passed, params.PassedOf = s.guard.write()
+	params.Passed, params.PassedOf = s.guard.Write()
 	var tasks taskResults
 	var objects int64
 	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
@@ -260,7 +260,7 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	if moved {
 		s.cfg.Metrics.Cursor.WithLabelValues(s.cfg.Name).Set(float64(cur.base.Revision))
 	}
-	s.guard.count(objects)
+	s.guard.Count(objects)
 	if soonest >= 0 {
 		s.retrier.alarm.set(time.Now().Add(time.Duration(soonest * float64(time.Second))))
 	}

@@ -212,14 +212,16 @@ func TestObjectsInHandAreCounted(t *testing.T) {
 		a, b := o.fly(t, "a", page), o.fly(t, "b", page)
 		o.startSettler(t)
 		elapse(patience + time.Second)
-		require.Zero(t, o.guard.objects)
+		_, objects := o.guard.Decide(0)
+		require.Zero(t, objects)
 
 		o.settleDone(t, a)
 		require.NoError(t, o.settler.settle(t.Context(), b, &record{gone: true}))
 		c := o.fly(t, "c")
 		o.settleDone(t, c)
 		elapse(settleEvery)
-		require.EqualValues(t, 2, o.guard.objects, "a and c")
+		_, objects = o.guard.Decide(0)
+		require.EqualValues(t, 2, objects, "a and c")
 	})
 }
 

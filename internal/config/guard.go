@@ -1,8 +1,9 @@
 package config
 
 import (
-	"math"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/guard"
 )
 
 const (
@@ -23,18 +24,10 @@ type Guard struct {
 	Window time.Duration
 }
 
-// GuardLimits is a Guard with its defaults resolved.
-type GuardLimits struct {
-	MaxDeletes  int     // more are held; -1 means no limit by count
-	MaxFraction float64 // a greater part of the objects is held, but see Floor
-	Floor       int     // this many deletes are never held because of MaxFraction
-	Window      time.Duration
-}
-
 // Limits resolves the defaults. A fraction that is unset is 0.2 with a floor of 10 deletes; one that is set
 // is meant strictly, but a lone delete is held because of it only when it is 0.
-func (g Guard) Limits() GuardLimits {
-	limits := GuardLimits{
+func (g Guard) Limits() guard.Limits {
+	limits := guard.Limits{
 		MaxDeletes:  -1,
 		MaxFraction: guardFractionDefault,
 		Floor:       guardFloorDefault,
@@ -50,17 +43,4 @@ func (g Guard) Limits() GuardLimits {
 		}
 	}
 	return limits
-}
-
-// Limit returns how many deletes may pass within the window, for a target that had this many objects.
-func (l GuardLimits) Limit(objects int64) int64 {
-	limit := int64(math.MaxInt64)
-	if l.MaxDeletes >= 0 {
-		limit = int64(l.MaxDeletes)
-	}
-	if l.MaxFraction >= 1 { // no part is greater, also when the same objects come and go more than once
-		return limit
-	}
-	// The margin makes 0.3 of 10 three, whatever the binary fraction says.
-	return min(limit, max(int64(l.Floor), int64(math.Floor(l.MaxFraction*float64(objects)+1e-9))))
 }

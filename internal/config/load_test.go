@@ -6,6 +6,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/guard"
+
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
@@ -281,9 +283,9 @@ func TestGuardKnowsWhatWasSet(t *testing.T) {
 	cfg, err := loadText(t, "targets:\n- {name: a, driver: dir}\n- {name: b, driver: dir, guard: {max_deletes: 0, max_fraction: 0.2}}\n"+
 		"- {name: c, driver: dir, guard: {max_deletes: null}}\n- {name: d, driver: dir, guard: }")
 	require.NoError(t, err)
-	unset := GuardLimits{MaxDeletes: -1, MaxFraction: 0.2, Floor: 10, Window: time.Minute}
+	unset := guard.Limits{MaxDeletes: -1, MaxFraction: 0.2, Floor: 10, Window: time.Minute}
 	require.Equal(t, unset, cfg.Targets[0].Guard.Limits())
-	require.Equal(t, GuardLimits{MaxDeletes: 0, MaxFraction: 0.2, Floor: 1, Window: time.Minute}, cfg.Targets[1].Guard.Limits())
+	require.Equal(t, guard.Limits{MaxDeletes: 0, MaxFraction: 0.2, Floor: 1, Window: time.Minute}, cfg.Targets[1].Guard.Limits())
 	require.Equal(t, unset, cfg.Targets[2].Guard.Limits())
 	require.Equal(t, unset, cfg.Targets[3].Guard.Limits())
 }

@@ -3,6 +3,7 @@ package main
 // Packages whose tests notice.
 const (
 	applyTests   = "./internal/apply"
+	guardTests   = "./internal/guard"
 	desiredTests = "./internal/desired"
 	leaseTests   = "./internal/lease"
 	outboxTests  = "./internal/outbox"
@@ -18,7 +19,7 @@ const (
 	readerFile  = "internal/apply/reader.go"
 	settlerFile = "internal/apply/settler.go"
 	trackerFile = "internal/apply/tracker.go"
-	guardFile   = "internal/apply/guard.go"
+	guardFile   = "internal/guard/guard.go"
 	callerFile  = "internal/apply/caller.go"
 	tickerFile  = "internal/leader/ticker.go"
 	scanFile    = "internal/sync/scan.go"
@@ -131,12 +132,12 @@ var mutants = []Mutant{
 	{
 		Name: "guard-lets-each-pass", Guards: "I6", Removed: "the guard counts single deletes",
 		Edits:   []Edit{{guardFile, "if g.remainingLocked() < 1 {", "if false {"}},
-		Package: applyTests, Run: "^(TestGuardLetsPassWhatItsLimitsSay|TestGuardHoldsInEveryWindow)$",
+		Package: guardTests, Run: "^(TestGuardLetsPassWhatItsLimitsSay|TestGuardHoldsInEveryWindow)$",
 	},
 	{
 		Name: "guard-lets-lots-pass", Guards: "I6", Removed: "the guard decides on parked deletes",
 		Edits:   []Edit{{guardFile, "if n > g.remainingLocked() {", "if false {"}},
-		Package: applyTests, Run: "^TestGuardDecidesOnManyAtOnce$",
+		Package: guardTests, Run: "^TestGuardDecidesOnManyAtOnce$",
 	},
 	{
 		Name: "sync-parks-nothing", Guards: "I6", Removed: "a sync parks its deletes until all are counted",

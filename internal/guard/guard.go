@@ -1,18 +1,16 @@
-package apply
+package guard
 
 import (
 	"sync"
 	"time"
-
-	"github.com/pgreconciler/reconciler/internal/config"
 )
 
 // passBuckets is into how many parts the window is divided to count deletes.
 const passBuckets = 100
 
-// guard counts the deletes of one target.
-type guard struct {
-	cfg config.GuardLimits
+// Guard counts the deletes of one target. Its methods may be called from several goroutines.
+type Guard struct {
+	cfg Limits
 	now func() time.Time
 
 	mu      sync.Mutex // guards what follows
@@ -30,18 +28,19 @@ type passes struct {
 	objects     int64 // that the target had before the first of them
 }
 
-func newGuard(cfg config.GuardLimits, objects int64) *guard {
-	return &guard{cfg: cfg, now: time.Now, objects: objects}
+// New returns a guard of a target with so many objects, which has let no delete pass yet.
+func New(cfg Limits, objects int64) *Guard {
+	return &Guard{cfg: cfg, now: time.Now, objects: objects}
 }
 
-// remaining returns how many more deletes may pass now.
-func (g *guard) remaining() int64 {
+// Remaining returns how many more deletes may pass now.
+func (g *Guard) Remaining() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.remainingLocked()
 }
 
-func (g *guard) remainingLocked() int64 {
+func (g *Guard) remainingLocked() int64 {
 	cut := g.now().Add(-g.cfg.Window)
 	for len(g.recent) > 0 && g.recent[0].last.Before(cut) {
 		g.passed -= g.recent[0].deletes
@@ -56,8 +55,8 @@ func (g *guard) remainingLocked() int64 {
 	return max(0, g.cfg.Limit(began)-g.passed)
 }
 
-// take lets one delete pass, or says that it must be held.
-func (g *guard) take() bool {
+// Take lets one delete pass, or says that it must be held.
+func (g *Guard) Take() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.remainingLocked() < 1 {
@@ -69,9 +68,9 @@ func (g *guard) take() bool {
 	return true
 }
 
-// write returns the deletes let pass since it was called last, for the next owner to know, and how many objects the target had
-// before. Those of decide are not among them: they are written with the decision.
-func (g *guard) write() (deletes, objects int64) {
+// Write returns the deletes let pass since it was called last, for the next owner to know, and how many objects the target had
+// before. Those of Decide are not among them: they are written with the decision.
+func (g *Guard) Write() (deletes, objects int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	deletes, objects = g.unwritten, g.unwrittenOf
@@ -79,8 +78,8 @@ func (g *guard) write() (deletes, objects int64) {
 	return deletes, objects
 }
 
-// remember counts deletes that a former owner let pass so long ago. It is called for the oldest first.
-func (g *guard) remember(ago time.Duration, deletes, objects int64) {
+// Remember counts deletes that a former owner let pass so long ago. It is called for the oldest first.
+func (g *Guard) Remember(ago time.Duration, deletes, objects int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	at := g.now().Add(-max(0, ago))
@@ -93,8 +92,8 @@ func (g *guard) remember(ago time.Duration, deletes, objects int64) {
 	g.recent = append(g.recent, passes{first: at, last: at, deletes: deletes, objects: objects})
 }
 
-// decide says whether n parked deletes may pass, all or none, and counts them; objects are how many the target had before.
-func (g *guard) decide(n int64) (pass bool, objects int64) {
+// Decide says whether n parked deletes may pass, all or none, and counts them; objects are how many the target had before.
+func (g *Guard) Decide(n int64) (pass bool, objects int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	objects = g.objects
@@ -105,7 +104,7 @@ func (g *guard) decide(n int64) (pass bool, objects int64) {
 	return true, objects
 }
 
-func (g *guard) passLocked(n int64) {
+func (g *Guard) passLocked(n int64) {
 	if n == 0 {
 		return
 	}
@@ -122,9 +121,9 @@ func (g *guard) passLocked(n int64) {
 	g.recent = append(g.recent, passes{first: now, last: now, deletes: n, objects: g.objects})
 }
 
-// recount sets the number of objects after a resource was removed. What the target has of it no longer counts, in the current
+// Recount sets the number of objects after a resource was removed. What the target has of it no longer counts, in the current
 // window neither.
-func (g *guard) recount(objects int64) {
+func (g *Guard) Recount(objects int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	lost := max(0, g.objects-objects)
@@ -135,8 +134,8 @@ func (g *guard) recount(objects int64) {
 	}
 }
 
-// count adds to the number of objects.
-func (g *guard) count(delta int64) {
+// Count adds to the number of objects.
+func (g *Guard) Count(delta int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.objects = max(0, g.objects+delta)
