@@ -9,12 +9,13 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // F17: nothing more is taken while specs in flight have many bytes, and it goes on when calls have ended.
 func TestF17_SpecsInFlightAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	q := newQueue(windowMost)
+	q := newQueue(throttle.WindowMost)
 	for i := range 300 {
 		q.add(t, liveItem(fmt.Sprint(i)))
 	}
@@ -24,12 +25,12 @@ func TestF17_SpecsInFlightAreBoundedInBytes(t *testing.T) {
 		q.looked(it, true, desired.SpecMost)
 		flying = append(flying, it)
 	}
-	require.Empty(t, q.tryTake(windowMost))
+	require.Empty(t, q.tryTake(throttle.WindowMost))
 	q.looked(flying[0], false, 0)
 	next := q.tryTake(1)
 	require.Len(t, next, 1)
 	q.looked(next[0], true, desired.SpecMost)
-	require.Empty(t, q.tryTake(windowMost))
+	require.Empty(t, q.tryTake(throttle.WindowMost))
 	q.putBack(next[0])
 	require.Same(t, next[0], q.tryTake(1)[0])
 	q.looked(next[0], true, 1)
@@ -44,12 +45,12 @@ func TestF17_SpecsInFlightAreBoundedInBytes(t *testing.T) {
 func TestF17_ReadsTakeWhatThereIsRoomFor(t *testing.T) {
 	t.Parallel()
 	o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Done() }), nil)
-	o.queue.setWindow(windowMost)
+	o.queue.setWindow(throttle.WindowMost)
 	for i := range 10 {
 		o.queue.add(t, liveItem(fmt.Sprint(i)))
 	}
 	items := o.queue.tryTake(10)
-	o.dispatcher.reads = windowMost
+	o.dispatcher.reads = throttle.WindowMost
 	o.dispatcher.leave(items[6:], 10)
 	require.Equal(t, 3, o.dispatcher.reads)
 	require.Equal(t, []string{"6", "7", "8", "9"}, keysOf(o.queue.tryTake(10)))
@@ -60,7 +61,7 @@ func TestF17_ReadsTakeWhatThereIsRoomFor(t *testing.T) {
 	for range 20 {
 		o.dispatcher.leave(nil, 1)
 	}
-	require.Equal(t, windowMost, o.dispatcher.reads)
+	require.Equal(t, throttle.WindowMost, o.dispatcher.reads)
 }
 
 // F17: one call to a driver that takes many objects at once has no more than some bytes, beside one object.

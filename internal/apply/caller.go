@@ -8,10 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 const (
@@ -28,32 +27,21 @@ type caller struct {
 	settler *settler
 	calls   [2]chan []look
 	slots   chan struct{} // calls of the sync lane at once
-	limiter *rate.Limiter // nil: no limit
-	spare   atomic.Int64  // tokens of limiter that were taken for calls that were not made
-	slow    slowdown
-	pace    pace
+	rate    *throttle.Rate
+	slow    throttle.Slowdown
+	pace    *throttle.Pace
 	refused hush        // lines about failed calls
 	overran atomic.Bool // a call returned after the lease was lost
 }
 
 func newCaller(c *core, circuit *circuit, settler *settler) *caller {
 	// As long as the window: handing out a call never waits, so sync calls in hand never keep live ones back.
-	calls := [2]chan []look{make(chan []look, windowBound), make(chan []look, windowBound)}
+	calls := [2]chan []look{make(chan []look, throttle.WindowBound), make(chan []look, throttle.WindowBound)}
 	slots := make(chan struct{}, max(1, c.cfg.Concurrency-max(1, c.cfg.Concurrency/4)))
-	made := &caller{core: c, circuit: circuit, settler: settler, calls: calls, slots: slots}
-	if c.cfg.Rate > 0 {
-		made.limiter = rate.NewLimiter(rate.Limit(c.cfg.Rate), max(1, int(c.cfg.Rate/10)))
+	return &caller{
+		core: c, circuit: circuit, settler: settler, calls: calls, slots: slots,
+		rate: throttle.NewRate(c.cfg.Rate), pace: throttle.NewPace(c.cfg.Concurrency, c.cfg.Rate),
 	}
-	return made
-}
-
-// setWindow counts a call, and sets how many may be in flight. With a rate limit a call takes as long as its turn does.
-func (c *caller) setWindow(took time.Duration) {
-	call := c.pace.add(took)
-	if c.cfg.Rate > 0 {
-		call = max(call, time.Duration(float64(c.cfg.Concurrency)/c.cfg.Rate*float64(time.Second)))
-	}
-	c.queue.setWindow(window(c.cfg.Concurrency, call))
 }
 
 // work makes driver calls until the lanes are closed. Calls of the sync lane need a slot, of which there are fewer than
@@ -142,7 +130,7 @@ func (c *caller) callGroup(ctx context.Context, group []look) {
 	}
 	defer cancel()
 	if !c.current(group) {
-		c.spare.Add(int64(len(group)))
+		c.rate.Return(len(group))
 		c.requeueAll(group)
 		return
 	}
@@ -154,7 +142,7 @@ func (c *caller) callGroup(ctx context.Context, group []look) {
 	outcomes := c.call(callCtx, group)
 	crash.Point(crash.AfterCall)
 	took := time.Since(started)
-	c.setWindow(took / time.Duration(len(group)))
+	c.queue.setWindow(c.pace.Window(took / time.Duration(len(group))))
 	for i, l := range group {
 		c.finish(ctx, l, outcomes[i], took)
 	}
@@ -162,7 +150,7 @@ func (c *caller) callGroup(ctx context.Context, group []look) {
 
 // current reports whether the decision to make these calls still stands.
 func (c *caller) current(group []look) bool {
-	if c.breaker.isOpen() && !probing(group) {
+	if c.breaker.IsOpen() && !probing(group) {
 		return false
 	}
 	paused, drain := c.orders.paused.Load(), c.orders.draining.Load()
@@ -185,13 +173,13 @@ func probing(group []look) bool { return len(group) == 1 && group[0].item.probe 
 // the call's context, whose time begins before the look at the lease: a process that freezes in between wakes up to a
 // call whose time is up.
 func (c *caller) mayCall(ctx context.Context, calls int) (context.Context, context.CancelFunc, error) {
-	for wait := c.slow.remaining(); wait > 0; wait = c.slow.remaining() {
+	for wait := c.slow.Remaining(); wait > 0; wait = c.slow.Remaining() {
 		if err := c.pause(ctx, wait); err != nil {
 			return nil, nil, err
 		}
 	}
 	for range calls {
-		if err := c.token(ctx); err != nil {
+		if err := c.rate.Take(func(d time.Duration) error { return c.pause(ctx, d) }); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -226,23 +214,6 @@ func (c punctual) Err() error {
 		return context.DeadlineExceeded
 	}
 	return nil
-}
-
-// token waits until the rate limit allows one more call.
-func (c *caller) token(ctx context.Context) error {
-	if c.limiter == nil {
-		return nil
-	}
-	if c.spare.Add(-1) >= 0 {
-		return nil
-	}
-	c.spare.Add(1)
-	turn := c.limiter.Reserve()
-	err := c.pause(ctx, turn.Delay())
-	if err != nil {
-		turn.Cancel()
-	}
-	return err
 }
 
 var errDraining = errors.New("the target is given up")
@@ -348,16 +319,18 @@ func (c *caller) finish(ctx context.Context, l look, out driver.Outcome, took ti
 	var late *timeoutError
 	switch {
 	case out.Verdict == driver.VerdictUnreachable:
-		c.circuit.failed(ctx, c.breaker.unreached, out.Err)
+		c.circuit.failed(ctx, c.breaker.Unreached, out.Err)
 		c.requeueAll([]look{l})
 		return
 	case errors.As(out.Err, &late):
-		c.circuit.failed(ctx, c.breaker.timeout, fmt.Errorf("every call times out: %w", out.Err))
+		c.circuit.failed(ctx, c.breaker.Timeout, fmt.Errorf("every call times out: %w", out.Err))
 	default:
 		c.circuit.answered(ctx)
 	}
-	if out.Whole && c.slow.down(out) {
-		c.cfg.Logger.Warn("target_slows_down", "target", c.cfg.Name, "error", clip(out.Err.Error()), "seconds", out.After.Seconds())
+	if out.Whole {
+		if text := clip(out.Err.Error()); c.slow.Down(out.After, text) {
+			c.cfg.Logger.Warn("target_slows_down", "target", c.cfg.Name, "error", text, "seconds", out.After.Seconds())
+		}
 	}
 	var lag time.Duration
 	if out.Verdict == driver.VerdictDone && !l.item.Since.IsZero() {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pgreconciler/reconciler/internal/desired"
-
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // bench runs the workers of an owner with a dispatcher that reads no rows and a settler that writes nothing.
@@ -36,7 +36,7 @@ func (o *Owner) startBench(t *testing.T) *bench {
 	}
 	group.Go(func() error {
 		for {
-			items, err := o.queue.take(ctx, windowMost)
+			items, err := o.queue.take(ctx, throttle.WindowMost)
 			if err != nil {
 				close(o.caller.calls[LaneLive])
 				close(o.caller.calls[LaneSync])
@@ -232,13 +232,13 @@ func TestCircuitAndQueueAgree(t *testing.T) {
 		o, _ := testOwner(t, calls(nil), nil)
 		var wg sync.WaitGroup
 		for range 3 {
-			wg.Go(func() { o.circuit.failed(t.Context(), o.breaker.unreached, errors.New("refused")) })
+			wg.Go(func() { o.circuit.failed(t.Context(), o.breaker.Unreached, errors.New("refused")) })
 		}
 		for range 3 {
 			wg.Go(func() { o.circuit.answered(t.Context()) })
 		}
 		wg.Wait()
-		require.Equal(t, o.breaker.isOpen(), o.queue.paused)
+		require.Equal(t, o.breaker.IsOpen(), o.queue.paused)
 	}
 }
 
@@ -303,32 +303,4 @@ func TestCallsAreGroupedForDriversThatTakeMany(t *testing.T) {
 	require.Equal(t, map[int]int{1: 11, 200: 4, 190: 1}, sizes(many, looks), "deletes go one by one")
 	require.Equal(t, map[int]int{2: 4}, sizes(many, looks[1:9]), "every worker gets something")
 	require.Empty(t, sizes(many, nil))
-}
-
-func TestWindowFollowsTheTimeOfACall(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		concurrency int
-		call        time.Duration
-		want        int
-	}{
-		{4, 0, 1000}, {4, time.Microsecond, 1000}, {4, time.Millisecond, 80}, {4, 20 * time.Millisecond, 4}, {4, time.Minute, 4},
-		{1, time.Second, 1}, {1024, time.Second, 1024}, {1024, 0, 1024}, {16, 2 * time.Millisecond, 160},
-	} {
-		require.Equal(t, c.want, window(c.concurrency, c.call), "%+v", c)
-	}
-}
-
-func TestPaceFollowsSlowerCallsAndFasterOnes(t *testing.T) {
-	t.Parallel()
-	p := &pace{}
-	require.Equal(t, 100*time.Millisecond, p.add(1600*time.Millisecond))
-	for range 200 {
-		p.add(time.Second)
-	}
-	require.InDelta(t, time.Second, p.add(time.Second), float64(time.Millisecond))
-	for range 400 {
-		p.add(0)
-	}
-	require.Less(t, p.add(0), time.Microsecond)
 }

@@ -27,20 +27,20 @@ func (c *circuit) probe(ctx context.Context) error {
 			return nil
 		case <-c.trip:
 		}
-		for c.breaker.isOpen() {
+		for c.breaker.IsOpen() {
 			select {
 			case <-ctx.Done():
 				return nil
-			case <-time.After(c.breaker.pause()):
+			case <-time.After(c.breaker.Pause()):
 			}
 			switch {
 			case !can:
 				c.queue.allowProbe()
 				signal(c.retrier.poke) // there may be nothing in the queue to probe with
 			case c.check(ctx, checker) != nil:
-				c.breaker.failedProbe()
+				c.breaker.FailedProbe()
 			default:
-				c.well(ctx, c.breaker.passed)
+				c.well(ctx, c.breaker.Passed)
 			}
 		}
 	}
@@ -69,7 +69,7 @@ func (c *circuit) failed(ctx context.Context, count func() (opened bool), cause 
 }
 
 // answered counts an answer of the target; the first one closes the circuit.
-func (c *circuit) answered(ctx context.Context) { c.well(ctx, c.breaker.answered) }
+func (c *circuit) answered(ctx context.Context) { c.well(ctx, c.breaker.Answered) }
 
 // well counts what speaks for the target, and closes the circuit when that was open.
 func (c *circuit) well(ctx context.Context, count func() (closed bool)) {

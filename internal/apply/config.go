@@ -13,6 +13,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // Config is what an Owner needs. Everything but Rows, Rate and Loops is required.
@@ -28,7 +29,7 @@ type Config struct {
 	Concurrency int           // driver calls at once
 	Timeout     time.Duration // of one call
 	Rate        float64       // calls a second; 0: unlimited
-	Backoff     Backoff
+	Backoff     throttle.Backoff
 	Guard       guard.Limits
 	Memory      *Memory // shared by the owners of a process
 	Logger      *slog.Logger

@@ -12,6 +12,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/guard"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // core is what the parts of an Owner share: the config, the queue, what limits calls to the target as a whole, and the commands
@@ -22,7 +23,7 @@ type core struct {
 	rows     store.DBTX // what users' rows are read through
 	queue    *queue
 	guard    *guard.Guard
-	breaker  *breaker
+	breaker  *throttle.Breaker
 	orders   orders
 	resync   func(ctx context.Context, resourceID int32) error
 	wantSync chan struct{} // receives a value when a sync was requested

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // action is what a look at an object leads to.
@@ -217,7 +218,7 @@ func (l look) holder(e *desired.Entry, approved bool) string {
 func due(e *desired.Entry) bool { return e.DueIn == nil || *e.DueIn <= 0 }
 
 // outcome turns the result of a call into the ledger's record.
-func (l look) outcome(act action, out driver.Outcome, backoff Backoff) *record {
+func (l look) outcome(act action, out driver.Outcome, backoff throttle.Backoff) *record {
 	r := l.base()
 	r.called, r.present = true, true
 	r.attempts++
@@ -245,13 +246,13 @@ func (l look) outcome(act action, out driver.Outcome, backoff Backoff) *record {
 	switch out.Verdict {
 	case driver.VerdictWaiting:
 		r.attempts--
-		r.state, r.delay = desired.Pending, jittered(max(out.After, waitingMin)).Seconds()
+		r.state, r.delay = desired.Pending, throttle.Jittered(max(out.After, waitingMin)).Seconds()
 	case driver.VerdictTerminal:
 		r.state = desired.Blocked
 	case driver.VerdictRetryAfter:
-		r.state, r.delay = desired.Failing, max(spread(out.After), jittered(backoff.Min)).Seconds()
+		r.state, r.delay = desired.Failing, max(throttle.Spread(out.After), throttle.Jittered(backoff.Min)).Seconds()
 	default:
-		r.state, r.delay = desired.Failing, jittered(backoff.Pause(int(r.attempts))).Seconds()
+		r.state, r.delay = desired.Failing, throttle.Jittered(backoff.Pause(int(r.attempts))).Seconds()
 	}
 	return &r
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 const (
@@ -34,7 +35,7 @@ type dispatcher struct {
 
 // dispatch takes objects from the queue, reads them in batches, and hands out the calls that they need.
 func (d *dispatcher) dispatch(ctx context.Context) error {
-	d.reads = windowMost
+	d.reads = throttle.WindowMost
 	for {
 		items, err := d.queue.take(ctx, d.reads)
 		if err != nil {
@@ -116,7 +117,7 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 	if err := d.putAside(ctx, unopened); err != nil {
 		return err
 	}
-	if len(calls[LaneLive])+len(calls[LaneSync]) == 0 && d.breaker.isOpen() {
+	if len(calls[LaneLive])+len(calls[LaneSync]) == 0 && d.breaker.IsOpen() {
 		d.queue.allowProbe() // an object that needs no call is no probe
 	}
 	return d.hand(ctx, calls)
@@ -126,7 +127,7 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 // was room for; then twice as many again with each.
 func (d *dispatcher) leave(left []*Item, of int) {
 	if len(left) == 0 {
-		d.reads = min(2*d.reads, windowMost)
+		d.reads = min(2*d.reads, throttle.WindowMost)
 		return
 	}
 	d.reads = max(1, (of-len(left))/2)

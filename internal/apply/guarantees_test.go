@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/lease"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // I10: a call begins only while the lease outlives it. What is left then is the next owner's.
@@ -57,7 +58,7 @@ func TestSlowSyncLeavesWorkersToLiveChanges(t *testing.T) {
 					}
 					return driver.Done()
 				}), func(c *Config) { c.Concurrency, c.Timeout = concurrency, time.Hour })
-				o.queue.setWindow(windowMost)
+				o.queue.setWindow(throttle.WindowMost)
 				for i := range 100 {
 					o.queue.add(t, syncItem(fmt.Sprintf("sync %d", i)))
 				}

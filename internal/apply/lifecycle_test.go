@@ -16,6 +16,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/lease"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/pgreconciler/reconciler/internal/store"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // owner makes an owner of the target on the real database, under its next term.
@@ -29,7 +30,7 @@ func (d *ledgerDB) owner(t *testing.T, drv driver.Driver) *Owner {
 	o, _ := testOwner(t, drv, func(c *Config) {
 		c.Pool, c.Catalog = d.Pool, catalog
 		c.Grant = lease.NewGrant("eu", d.target, ledgerOwner, term, time.Hour)
-		c.Backoff = Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond}
+		c.Backoff = throttle.Backoff{Min: 5 * time.Millisecond, Max: 20 * time.Millisecond}
 	})
 	o.queries = store.New(d.Pool)
 	require.NoError(t, o.Load(t.Context()))

@@ -9,9 +9,13 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
-var testBackoff = Backoff{Min: time.Second, Max: time.Minute}
+// jitter is how far a pause strays, either way.
+const jitter = 0.2
+
+var testBackoff = throttle.Backoff{Min: time.Second, Max: time.Minute}
 
 // C26: what the ledger says after a call: state, attempts, next attempt and message, and success resets them.
 func TestOutcomeOfAnApply(t *testing.T) {
@@ -98,11 +102,11 @@ func requireRecord(t *testing.T, want, have *record) {
 	t.Helper()
 	switch {
 	case want.delay > 0 && (want.delay < 60 || want.state == desired.Pending):
-		require.InDelta(t, want.delay, have.delay, jitterFraction*want.delay)
+		require.InDelta(t, want.delay, have.delay, jitter*want.delay)
 		have.delay = want.delay
 	case want.delay > 0:
 		require.GreaterOrEqual(t, have.delay, want.delay)
-		require.LessOrEqual(t, have.delay, (1+jitterFraction)*want.delay)
+		require.LessOrEqual(t, have.delay, (1+jitter)*want.delay)
 		have.delay = want.delay
 	}
 	require.Equal(t, want, have)

@@ -21,6 +21,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // Owner works for one target while this process owns it: it makes its parts, starts them, and ends them in order. Each part
@@ -52,7 +53,7 @@ type Owner struct {
 func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) error) *Owner {
 	c := &core{
 		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: newQueue(cfg.Concurrency),
-		breaker: &breaker{timeouts: max(5, cfg.Concurrency)}, resync: resync, wantSync: make(chan struct{}, 1),
+		breaker: throttle.NewBreaker(max(5, cfg.Concurrency)), resync: resync, wantSync: make(chan struct{}, 1),
 	}
 	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1)}}
 	tracker, firsts, later := newTracker(), newFirstCalls(), &later{added: make(chan struct{}, 1)}
@@ -271,7 +272,7 @@ func (o *Owner) Turn(turn, health bool) {
 // recordTrouble shows what the driver says of its work beside calls, if that is not what is shown.
 func (o *Owner) recordTrouble(ctx context.Context, shown string) error {
 	troubled, ok := o.cfg.Driver.(driver.Troubled)
-	text := o.caller.slow.trouble()
+	text := o.caller.slow.Trouble()
 	if ok {
 		text = cmp.Or(troubleOf(troubled), text)
 	}
@@ -308,7 +309,7 @@ func (o *Owner) Overran() bool { return o.caller.overran.Load() }
 func (o *Owner) Draining() bool { return o.orders.draining.Load() }
 
 // CircuitOpen reports whether the target is taken to be down.
-func (o *Owner) CircuitOpen() bool { return o.breaker.isOpen() }
+func (o *Owner) CircuitOpen() bool { return o.breaker.IsOpen() }
 
 // WantSync receives a value when this owner has asked for a sync of its target.
 func (o *Owner) WantSync() <-chan struct{} { return o.wantSync }

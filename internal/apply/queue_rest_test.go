@@ -102,8 +102,8 @@ func TestF83_ProbesAreCalledWhileObjectsRest(t *testing.T) {
 	items := o.queue.tryTake(3)
 	require.True(t, o.queue.rest(items[0]))
 	o.queue.looked(items[1], false, 0)
-	for range breakerUnreachable {
-		o.circuit.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
+	for !o.breaker.IsOpen() {
+		o.circuit.failed(t.Context(), o.breaker.Unreached, errors.New("refused"))
 	}
 	o.caller.callGroup(t.Context(), []look{o.dispatcher.look(&desired.Resource{}, items[2], wantedRow(), 1, steering{})})
 	require.Empty(t, called, "it is no probe")
@@ -112,5 +112,5 @@ func TestF83_ProbesAreCalledWhileObjectsRest(t *testing.T) {
 	require.Equal(t, []string{"called before"}, keysOf(probe))
 	o.caller.callGroup(t.Context(), []look{o.dispatcher.look(&desired.Resource{}, probe[0], wantedRow(), 1, steering{})})
 	require.Equal(t, []string{"called before"}, called)
-	require.False(t, o.breaker.isOpen())
+	require.False(t, o.breaker.IsOpen())
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 func object(key string) ObjectID { return ObjectID{ResourceID: 1, Key: key} }
@@ -187,27 +189,27 @@ func TestLanesHaveTheirShares(t *testing.T) {
 // little in flight.
 func TestLittleOfASyncIsTakenAtOnce(t *testing.T) {
 	t.Parallel()
-	q := newQueue(windowMost)
-	for i := range 3 * windowMost {
+	q := newQueue(throttle.WindowMost)
+	for i := range 3 * throttle.WindowMost {
 		q.add(t, syncItem(fmt.Sprint(i)))
 	}
-	first := q.tryTake(windowMost)
-	require.Len(t, first, windowMost*3/4, "a quarter is kept for live changes")
-	require.Empty(t, q.tryTake(windowMost))
+	first := q.tryTake(throttle.WindowMost)
+	require.Len(t, first, throttle.WindowMost*3/4, "a quarter is kept for live changes")
+	require.Empty(t, q.tryTake(throttle.WindowMost))
 	q.add(t, liveItem("live"))
-	require.Equal(t, []string{"live"}, keysOf(q.tryTake(windowMost)))
+	require.Equal(t, []string{"live"}, keysOf(q.tryTake(throttle.WindowMost)))
 	for _, it := range first {
 		q.done(it)
 	}
-	second := q.tryTake(windowMost)
+	second := q.tryTake(throttle.WindowMost)
 	require.Len(t, second, syncMost)
-	require.Empty(t, q.tryTake(windowMost))
+	require.Empty(t, q.tryTake(throttle.WindowMost))
 	for _, it := range second {
 		q.looked(it, false, 0)
 	}
-	require.Len(t, q.tryTake(windowMost), syncMost, "also of those that hardly ever need a call")
+	require.Len(t, q.tryTake(throttle.WindowMost), syncMost, "also of those that hardly ever need a call")
 	q.lived = q.lived.Add(-liveFor) // that long ago
-	require.Greater(t, len(q.tryTake(windowMost)), syncMost)
+	require.Greater(t, len(q.tryTake(throttle.WindowMost)), syncMost)
 }
 
 func TestWindowOfOneTakesThreeLiveObjectsForOneOfTheSync(t *testing.T) {

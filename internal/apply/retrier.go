@@ -111,7 +111,7 @@ func (d *retrier) retryDue(ctx context.Context) error {
 // needs: one object, if none waits already.
 func (d *retrier) enqueueDue(ctx context.Context, seen *horizon) (time.Duration, error) {
 	most := int32(dueRows)
-	if d.breaker.isOpen() {
+	if d.breaker.IsOpen() {
 		if live, sync, flying := d.queue.depth(); live+sync+flying > 0 {
 			return dueEvery, nil
 		}

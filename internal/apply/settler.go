@@ -110,7 +110,7 @@ func (s *settler) run(ctx context.Context) error {
 // recordLate gives objects that hold the cursor for too long their ledger row. While the target is down nothing settles
 // soon: then the cursor stays and the outbox is the buffer.
 func (s *settler) recordLate(ctx context.Context) error {
-	if s.breaker.isOpen() {
+	if s.breaker.IsOpen() {
 		return nil
 	}
 	late, release := s.tracker.late(time.Now())

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // startSettler runs the settler of an owner until the end of the test or of its input.
@@ -35,7 +36,7 @@ func (o *Owner) fly(t *testing.T, key string, pages ...*span) look {
 	t.Helper()
 	it := liveItem(key)
 	it.pages = pages
-	o.queue.setWindow(windowBound)
+	o.queue.setWindow(throttle.WindowBound)
 	o.queue.add(t, it)
 	require.Equal(t, []*Item{it}, o.queue.tryTake(1))
 	return look{resource: &desired.Resource{}, item: it, row: wantedRow(), now: 1, act: actApply}
@@ -132,8 +133,8 @@ func TestNothingIsRecordedAsInHandWhileTheCircuitIsOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, db := testOwner(t, calls(nil), nil)
 		o.settler.tracker.close(o.settler.tracker.mustOpen(t, 1, "slow"))
-		for range breakerUnreachable {
-			o.circuit.failed(t.Context(), o.breaker.unreached, errors.New("refused"))
+		for !o.breaker.IsOpen() {
+			o.circuit.failed(t.Context(), o.breaker.Unreached, errors.New("refused"))
 		}
 		o.startSettler(t)
 		elapse(time.Minute)
@@ -238,12 +239,12 @@ func TestObjectInHandWithNothingToRecordIsLookedAtAgain(t *testing.T) {
 		elapse(patience + time.Second)
 		require.NoError(t, o.settler.settle(t.Context(), a, nil))
 		synctest.Wait()
-		again := o.queue.tryTake(windowMost)
+		again := o.queue.tryTake(throttle.WindowMost)
 		require.Len(t, again, 1)
 		require.Equal(t, a.item.ObjectID, again[0].ObjectID)
 		require.NoError(t, o.settler.settle(t.Context(), look{resource: &desired.Resource{}, item: again[0]}, nil))
 		synctest.Wait()
-		require.Empty(t, o.queue.tryTake(windowMost))
+		require.Empty(t, o.queue.tryTake(throttle.WindowMost))
 	})
 }
 
@@ -264,7 +265,7 @@ func TestFailureSetsTheAlarm(t *testing.T) {
 		require.Empty(t, o.retrier.alarm.changed)
 		about := func(after time.Duration) {
 			t.Helper()
-			require.InEpsilon(t, float64(after)*(1+jitterFraction/2), float64(o.retrier.alarm.remaining()), jitterFraction)
+			require.InEpsilon(t, float64(after)*(1+jitter/2), float64(o.retrier.alarm.remaining()), jitter)
 		}
 		fail("late", time.Hour)
 		require.Len(t, o.retrier.alarm.changed, 1)

@@ -18,6 +18,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 	"github.com/pgreconciler/reconciler/internal/stream"
 	"github.com/pgreconciler/reconciler/internal/sync"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 const (
@@ -96,7 +97,7 @@ func (*Server) askSuccessor(ctx context.Context, runner *sync.Runner, log *slog.
 func (s *Server) applyConfig(t config.Target, grant *lease.Grant) apply.Config {
 	return apply.Config{
 		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Rows: s.rows, Feed: s.feed, Catalog: s.catalog,
-		Concurrency: t.Concurrency, Timeout: t.Timeout, Rate: t.Rate, Backoff: apply.Backoff{Min: t.Backoff.Min, Max: t.Backoff.Max},
+		Concurrency: t.Concurrency, Timeout: t.Timeout, Rate: t.Rate, Backoff: throttle.Backoff{Min: t.Backoff.Min, Max: t.Backoff.Max},
 		Guard: t.Guard.Limits(), Memory: s.memory, Logger: s.log, Metrics: s.metrics, Loops: s.loops, Observe: s.opts.Events,
 	}
 }

@@ -107,7 +107,7 @@ var mutants = []Mutant{
 	// I4: one bad object hurts itself only.
 	{
 		Name: "slow-holds-cursor", Guards: "I4", Removed: "slow objects do not hold the cursor for long",
-		Edits:   []Edit{{settlerFile, "\tif s.breaker.isOpen() {\n\t\treturn nil\n\t}\n\tlate,", "\tif true {\n\t\treturn nil\n\t}\n\tlate,"}},
+		Edits:   []Edit{{settlerFile, "\tif s.breaker.IsOpen() {\n\t\treturn nil\n\t}\n\tlate,", "\tif true {\n\t\treturn nil\n\t}\n\tlate,"}},
 		Package: applyTests, Run: "^TestSlowObjectIsRecordedUnderConstantLoad$",
 	},
 	{

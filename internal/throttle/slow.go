@@ -1,10 +1,8 @@
-package apply
+package throttle
 
 import (
 	"sync"
 	"time"
-
-	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
 const (
@@ -14,38 +12,39 @@ const (
 	slowShown = 5 * time.Second
 )
 
-// slowdown is what a target asks for that is called too often: no calls at all for a while.
-type slowdown struct {
+// Slowdown is what a target asks for that is called too often: no calls at all for a while.
+type Slowdown struct {
 	mu    sync.Mutex // guards what follows
 	began time.Time
 	until time.Time
 	cause string
 }
 
-// down keeps the target from being called for as long as it asks for, and reports whether it was called until now.
-func (s *slowdown) down(out driver.Outcome) (first bool) {
+// Down keeps the target from being called for as long as it asks for with an answer, a minute at most. It reports whether the target
+// was called until now.
+func (s *Slowdown) Down(after time.Duration, answer string) (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	// It goes on when it is asked for again by the first calls after a pause.
 	if first = now.Sub(s.until) > slowShown; first {
-		s.began, s.cause = now, clip(out.Err.Error())
+		s.began, s.cause = now, answer
 	}
-	if until := now.Add(min(out.After, slowMost)); until.After(s.until) {
+	if until := now.Add(min(after, slowMost)); until.After(s.until) {
 		s.until = until
 	}
 	return first
 }
 
-// remaining is for how long there are to be no calls.
-func (s *slowdown) remaining() time.Duration {
+// Remaining returns for how long there are to be no calls.
+func (s *Slowdown) Remaining() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return time.Until(s.until)
 }
 
-// trouble says that the target takes no calls, when it has done so for a while; "": it does.
-func (s *slowdown) trouble() string {
+// Trouble says that the target takes no calls, when it has done so for a while; "": it does.
+func (s *Slowdown) Trouble() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now := time.Now(); now.Sub(s.until) > slowShown || s.until.Sub(s.began) < slowShown {

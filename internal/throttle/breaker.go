@@ -1,4 +1,4 @@
-package apply
+package throttle
 
 import (
 	"sync"
@@ -12,9 +12,9 @@ const (
 	probeMax           = 30 * time.Second
 )
 
-// breaker decides when a target as a whole is taken to be down. An unreachable target is one fact, not ten thousand
+// Breaker decides when a target as a whole is taken to be down. An unreachable target is one fact, not ten thousand
 // failing objects: while the circuit is open nothing is called but probes, and no object is charged with an attempt.
-type breaker struct {
+type Breaker struct {
 	timeouts int // timeouts in a row that count as down
 
 	mu          sync.Mutex // guards what follows
@@ -24,8 +24,11 @@ type breaker struct {
 	probes      int // failed probes since it opened
 }
 
-// unreached counts a call that did not reach the target and reports whether the circuit has just opened.
-func (b *breaker) unreached() (opened bool) {
+// NewBreaker returns a closed one, which so many timeouts in a row open.
+func NewBreaker(timeouts int) *Breaker { return &Breaker{timeouts: timeouts} }
+
+// Unreached counts a call that did not reach the target and reports whether the circuit has just opened.
+func (b *Breaker) Unreached() (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unreachable++
@@ -37,8 +40,8 @@ func (b *breaker) unreached() (opened bool) {
 	return b.open
 }
 
-// timeout counts a call that timed out: a target that swallows every call is down too.
-func (b *breaker) timeout() (opened bool) {
+// Timeout counts a call that timed out: a target that swallows every call is down too.
+func (b *Breaker) Timeout() (opened bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.timedOut++
@@ -50,8 +53,8 @@ func (b *breaker) timeout() (opened bool) {
 	return b.open
 }
 
-// answered counts a call that the target answered and reports whether the circuit has just closed.
-func (b *breaker) answered() (closed bool) {
+// Answered counts a call that the target answered and reports whether the circuit has just closed.
+func (b *Breaker) Answered() (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unreachable, b.timedOut, b.probes = 0, 0, 0
@@ -59,10 +62,10 @@ func (b *breaker) answered() (closed bool) {
 	return closed
 }
 
-// passed counts a check that passed and reports whether the circuit has just closed. It closes on trial: what a check
+// Passed counts a check that passed and reports whether the circuit has just closed. It closes on trial: what a check
 // finds well may still fail every call, so the next such call opens it again, and the pauses go on growing until one
 // is answered.
-func (b *breaker) passed() (closed bool) {
+func (b *Breaker) Passed() (closed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.unreachable, b.timedOut = breakerUnreachable-1, b.timeouts-1
@@ -71,22 +74,23 @@ func (b *breaker) passed() (closed bool) {
 	return closed
 }
 
-func (b *breaker) isOpen() bool {
+// IsOpen reports whether the target is taken to be down.
+func (b *Breaker) IsOpen() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.open
 }
 
-// failedProbe counts a check that failed.
-func (b *breaker) failedProbe() {
+// FailedProbe counts a check that failed.
+func (b *Breaker) FailedProbe() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.probes++
 }
 
-// pause is the time until the next probe.
-func (b *breaker) pause() time.Duration {
+// Pause returns the time until the next probe: 1 s, doubled after each that failed up to 30 s, and jittered.
+func (b *Breaker) Pause() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return jittered(Backoff{Min: probeMin, Max: probeMax}.Pause(b.probes + 1))
+	return Jittered(Backoff{Min: probeMin, Max: probeMax}.Pause(b.probes + 1))
 }

@@ -1,4 +1,4 @@
-package apply
+package throttle
 
 import (
 	"testing"
@@ -45,7 +45,7 @@ func TestJitterSpreadsAPauseEitherWay(t *testing.T) {
 	const pause = time.Second
 	lowest, highest := pause, pause
 	for range 1000 {
-		j := jittered(pause)
+		j := Jittered(pause)
 		require.GreaterOrEqual(t, j, 800*time.Millisecond)
 		require.Less(t, j, 1200*time.Millisecond)
 		lowest, highest = min(lowest, j), max(highest, j)

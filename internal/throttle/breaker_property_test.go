@@ -1,4 +1,4 @@
-package apply
+package throttle
 
 import (
 	"slices"
@@ -14,12 +14,12 @@ func TestCircuitFollowsItsHistory(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		timeouts := rapid.IntRange(2, 8).Draw(t, "timeouts")
-		b := &breaker{timeouts: timeouts}
+		b := NewBreaker(timeouts)
 		var history []string
 		for range rapid.IntRange(1, 60).Draw(t, "calls") {
 			call := rapid.SampledFrom([]string{"unreached", "timeout", "answered", "passed", "failed probe"}).Draw(t, "call")
 			wasOpen := modelOpen(history, timeouts)
-			require.Equal(t, wasOpen, b.isOpen())
+			require.Equal(t, wasOpen, b.IsOpen())
 			if !wasOpen && (call == "passed" || call == "failed probe") {
 				continue // checks are made while the circuit is open only
 			}
@@ -27,17 +27,17 @@ func TestCircuitFollowsItsHistory(t *testing.T) {
 			isOpen := modelOpen(history, timeouts)
 			switch call {
 			case "unreached":
-				require.Equal(t, !wasOpen && isOpen, b.unreached(), "%v", history)
+				require.Equal(t, !wasOpen && isOpen, b.Unreached(), "%v", history)
 			case "timeout":
-				require.Equal(t, !wasOpen && isOpen, b.timeout(), "%v", history)
+				require.Equal(t, !wasOpen && isOpen, b.Timeout(), "%v", history)
 			case "answered":
-				require.Equal(t, wasOpen, b.answered(), "%v", history)
+				require.Equal(t, wasOpen, b.Answered(), "%v", history)
 			case "passed":
-				require.Equal(t, wasOpen, b.passed(), "%v", history)
+				require.Equal(t, wasOpen, b.Passed(), "%v", history)
 			case "failed probe":
-				b.failedProbe()
+				b.FailedProbe()
 			}
-			require.Equal(t, isOpen, b.isOpen(), "%v", history)
+			require.Equal(t, isOpen, b.IsOpen(), "%v", history)
 			requirePause(t, b, modelProbes(history, timeouts))
 		}
 	})
@@ -90,10 +90,10 @@ func modelProbes(history []string, timeouts int) (probes int) {
 }
 
 // requirePause checks that the pause is that of so many probes: 1 s, doubled each time up to 30 s.
-func requirePause(t *rapid.T, b *breaker, probes int) {
+func requirePause(t *rapid.T, b *Breaker, probes int) {
 	seconds := probeMin.Seconds()
 	for range probes {
 		seconds = min(2*seconds, probeMax.Seconds())
 	}
-	require.InDelta(t, seconds, b.pause().Seconds(), jitterFraction*seconds)
+	require.InDelta(t, seconds, b.Pause().Seconds(), jitterFraction*seconds)
 }

@@ -1,4 +1,4 @@
-package apply
+package throttle
 
 import (
 	"math/rand/v2"
@@ -26,9 +26,9 @@ func (b Backoff) Pause(n int) time.Duration {
 	return min(pause, b.Max)
 }
 
-// spread lengthens a pause that a target asked for, never shortens it: those that were told to come back at the same time do not
+// Spread lengthens a pause that a target asked for, never shortens it: those that were told to come back at the same time do not
 // come together.
-func spread(pause time.Duration) time.Duration {
+func Spread(pause time.Duration) time.Duration {
 	if pause <= 0 {
 		return pause
 	}
@@ -36,7 +36,7 @@ func spread(pause time.Duration) time.Duration {
 	return pause + rand.N(most)
 }
 
-// jittered spreads a pause, so that objects that failed together do not come back together.
-func jittered(pause time.Duration) time.Duration {
+// Jittered varies a pause by a fifth either way, so that objects that failed together do not come back together.
+func Jittered(pause time.Duration) time.Duration {
 	return time.Duration(float64(pause) * (1 - jitterFraction + 2*jitterFraction*rand.Float64()))
 }
