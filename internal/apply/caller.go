@@ -114,7 +114,7 @@ func (c *caller) syncCall(ctx context.Context, live *chan []look, sync chan []lo
 
 // callGroup makes a call for each look of a group (one call for all where the driver can) and settles them.
 func (c *caller) callGroup(ctx context.Context, group []look) {
-	if c.queue.isStopped() { // its turn never came: it is the next owner's
+	if c.queue.IsStopped() { // its turn never came: it is the next owner's
 		c.dropAll(group)
 		return
 	}
@@ -135,14 +135,14 @@ func (c *caller) callGroup(ctx context.Context, group []look) {
 		return
 	}
 	for _, l := range group {
-		l.item.uncalled = false
+		l.item.Payload.uncalled = false
 	}
 	started := time.Now()
 	crash.Point(crash.BeforeCall)
 	outcomes := c.call(callCtx, group)
 	crash.Point(crash.AfterCall)
 	took := time.Since(started)
-	c.queue.setWindow(c.pace.Window(took / time.Duration(len(group))))
+	c.queue.SetWindow(c.pace.Window(took / time.Duration(len(group))))
 	for i, l := range group {
 		c.finish(ctx, l, outcomes[i], took)
 	}
@@ -166,7 +166,7 @@ func (c *caller) current(group []look) bool {
 }
 
 // probing reports whether this is the one call that an open circuit lets through.
-func probing(group []look) bool { return len(group) == 1 && group[0].item.probe }
+func probing(group []look) bool { return len(group) == 1 && group[0].item.IsProbe() }
 
 // mayCall waits until the target takes calls again that asked for none, for the rate limit, and until the lease outlives
 // the call: a process that is cut off from the database has made its last call before another one takes over. It returns
@@ -363,16 +363,16 @@ func (c *caller) tellFailed(l look, out driver.Outcome, action string) {
 // requeueAll puts objects back that were not called, or whose target was not reached.
 func (c *caller) requeueAll(group []look) {
 	for _, l := range group {
-		c.queue.putBack(l.item)
+		c.queue.PutBack(l.item)
 	}
 }
 
 // dropAll forgets objects: this process stops working for the target. The cursor and the ledger still ask for them.
 func (c *caller) dropAll(group []look) {
 	for _, l := range group {
-		for _, run := range l.item.runs {
+		for _, run := range l.item.Payload.runs {
 			run.done(false)
 		}
-		c.queue.done(l.item)
+		c.queue.Done(l.item)
 	}
 }

@@ -36,7 +36,7 @@ func (o *Owner) startBench(t *testing.T) *bench {
 	}
 	group.Go(func() error {
 		for {
-			items, err := o.queue.take(ctx, throttle.WindowMost)
+			items, err := o.queue.Take(ctx, throttle.WindowMost)
 			if err != nil {
 				close(o.caller.calls[LaneLive])
 				close(o.caller.calls[LaneSync])
@@ -56,7 +56,7 @@ func (o *Owner) startBench(t *testing.T) *bench {
 	go func() {
 		defer close(done)
 		for r := range o.settler.settled {
-			o.queue.done(r.item)
+			o.queue.Done(r.item)
 			b.settled <- r
 		}
 	}()
@@ -95,7 +95,7 @@ func TestSlowRateMakesEveryCallInItsTurn(t *testing.T) {
 					return driver.Done()
 				}), func(c *Config) { c.Rate = rate })
 				for i := range objects {
-					o.queue.add(t, liveItem(fmt.Sprint(i)))
+					add(t, o.queue, liveItem(fmt.Sprint(i)))
 				}
 				o.startBench(t).await(objects)
 				turn := time.Duration(float64(time.Second) / rate)
@@ -113,14 +113,14 @@ func TestDrainDoesNotWaitForTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Done() }), func(c *Config) { c.Rate = 0.001 })
-		o.queue.add(t, liveItem("first"), liveItem("second"))
+		add(t, o.queue, liveItem("first"), liveItem("second"))
 		b := o.startBench(t)
 		b.await(1)
 		synctest.Wait()
 		before := time.Now()
 		o.cfg.Grant.Drain()
 		synctest.Wait()
-		_, _, flying := o.queue.depth()
+		_, _, flying := o.queue.Depth()
 		require.Zero(t, flying)
 		require.Equal(t, before, time.Now())
 	})
@@ -137,18 +137,18 @@ func TestCallsThatHaveNotBegunAreNotMadeAfterAStop(t *testing.T) {
 			<-release
 			return driver.Done()
 		}), nil)
-		o.queue.setWindow(100)
+		o.queue.SetWindow(100)
 		run := &Run{}
 		for i := range 50 {
 			run.add()
 			it := liveItem(fmt.Sprint(i))
-			it.runs = []*Run{run}
-			o.queue.add(t, it)
+			it.Payload.runs = []*Run{run}
+			add(t, o.queue, it)
 		}
 		b := o.startBench(t)
 		synctest.Wait()
 		require.EqualValues(t, 4, called.Load())
-		o.queue.stop()
+		o.queue.Stop()
 		close(release)
 		b.await(4)
 		synctest.Wait()
@@ -169,12 +169,12 @@ func TestPauseStopsCallsThatWereHandedOut(t *testing.T) {
 			return driver.Done()
 		}), nil)
 		group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
-		o.queue.add(t, group[0].item)
-		o.queue.tryTake(1)
+		add(t, o.queue, group[0].item)
+		tryTake(o.queue, 1)
 		o.orders.paused.Store(true)
 		o.caller.callGroup(t.Context(), group)
 		require.Zero(t, called.Load())
-		live, _, flying := o.queue.depth()
+		live, _, flying := o.queue.Depth()
 		require.Equal(t, []int{1, 0}, []int{live, flying}, "it is looked at once more")
 	})
 }
@@ -185,11 +185,11 @@ func TestOldRowIsReadAgainBeforeItsCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { panic("called") }), nil)
 		group := []look{{resource: &desired.Resource{}, item: liveItem("a"), row: wantedRow(), readAt: time.Now(), act: actApply}}
-		o.queue.add(t, group[0].item)
-		o.queue.tryTake(1)
+		add(t, o.queue, group[0].item)
+		tryTake(o.queue, 1)
 		elapse(staleAfter + time.Nanosecond)
 		o.caller.callGroup(t.Context(), group)
-		live, _, flying := o.queue.depth()
+		live, _, flying := o.queue.Depth()
 		require.Equal(t, []int{1, 0}, []int{live, flying})
 	})
 }
@@ -208,7 +208,7 @@ func TestWorkersServeBothLanes(t *testing.T) {
 					return driver.Done()
 				}), func(c *Config) { c.Concurrency = concurrency })
 				for i := range 4000 {
-					o.queue.add(t, liveItem(fmt.Sprintf("live %d", i)), syncItem(fmt.Sprintf("sync %d", i)))
+					add(t, o.queue, liveItem(fmt.Sprintf("live %d", i)), syncItem(fmt.Sprintf("sync %d", i)))
 				}
 				started := time.Now()
 				b := o.startBench(t)
@@ -238,7 +238,8 @@ func TestCircuitAndQueueAgree(t *testing.T) {
 			wg.Go(func() { o.circuit.answered(t.Context()) })
 		}
 		wg.Wait()
-		require.Equal(t, o.breaker.IsOpen(), o.queue.paused)
+		add(t, o.queue, liveItem("a"))
+		require.Equal(t, o.breaker.IsOpen(), len(tryTake(o.queue, 1)) == 0)
 	}
 }
 

@@ -35,7 +35,7 @@ func (c *circuit) probe(ctx context.Context) error {
 			}
 			switch {
 			case !can:
-				c.queue.allowProbe()
+				c.queue.AllowProbe()
 				signal(c.retrier.poke) // there may be nothing in the queue to probe with
 			case c.check(ctx, checker) != nil:
 				c.breaker.FailedProbe()
@@ -61,7 +61,7 @@ func (c *circuit) failed(ctx context.Context, count func() (opened bool), cause 
 	if !count() {
 		return
 	}
-	c.queue.setPaused(true)
+	c.queue.SetPaused(true)
 	c.cfg.Metrics.CircuitOpen.WithLabelValues(c.cfg.Name).Set(1)
 	c.cfg.Logger.Warn("target_down", "target", c.cfg.Name, "error", cause)
 	c.record(ctx, clip(cause.Error()))
@@ -78,7 +78,7 @@ func (c *circuit) well(ctx context.Context, count func() (closed bool)) {
 	if !count() {
 		return
 	}
-	c.queue.setPaused(false)
+	c.queue.SetPaused(false)
 	c.cfg.Metrics.CircuitOpen.WithLabelValues(c.cfg.Name).Set(0)
 	c.cfg.Logger.Info("target_back", "target", c.cfg.Name)
 	c.record(ctx, "")

@@ -11,6 +11,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/guard"
 	"github.com/pgreconciler/reconciler/internal/loop"
+	"github.com/pgreconciler/reconciler/internal/queue"
 	"github.com/pgreconciler/reconciler/internal/store"
 	"github.com/pgreconciler/reconciler/internal/throttle"
 )
@@ -21,7 +22,7 @@ type core struct {
 	cfg      Config
 	queries  *store.Queries
 	rows     store.DBTX // what users' rows are read through
-	queue    *queue
+	queue    *queue.Queue[payload, *payload]
 	guard    *guard.Guard
 	breaker  *throttle.Breaker
 	orders   orders

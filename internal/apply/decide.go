@@ -200,7 +200,7 @@ func (l look) holder(e *desired.Entry, approved bool) string {
 		return heldByGate
 	case l.paused:
 		return heldByPause
-	case approved || l.item.passed:
+	case approved || l.item.Payload.passed:
 		return ""
 	case (e == nil || !e.Present) && l.park != heldBySync:
 		return "" // a former look's delete, which passed the guard, is made once more; only a sync finds what nothing has named
@@ -211,7 +211,7 @@ func (l look) holder(e *desired.Entry, approved bool) string {
 	case !l.guard():
 		return heldByGuard
 	}
-	l.item.passed = true
+	l.item.Payload.passed = true
 	return ""
 }
 

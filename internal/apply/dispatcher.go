@@ -37,7 +37,7 @@ type dispatcher struct {
 func (d *dispatcher) dispatch(ctx context.Context) error {
 	d.reads = throttle.WindowMost
 	for {
-		items, err := d.queue.take(ctx, d.reads)
+		items, err := d.queue.Take(ctx, d.reads)
 		if err != nil {
 			return nil
 		}
@@ -102,12 +102,12 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 		}
 		if act == actApply || act == actDelete {
 			l.act = act
-			d.queue.looked(it, true, len(l.row.Spec))
-			d.queue.works(it, act == actDelete, l.operation())
+			d.queue.Looked(it, true, len(l.row.Spec))
+			d.queue.Works(it, act == actDelete, l.operation())
 			calls[it.Lane] = append(calls[it.Lane], l)
 			continue
 		}
-		d.queue.looked(it, false, 0)
+		d.queue.Looked(it, false, 0)
 		d.cfg.Metrics.Unchanged.WithLabelValues(d.cfg.Name).Inc()
 		if err := d.settler.settle(ctx, l, rec); err != nil {
 			return err
@@ -118,7 +118,7 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 		return err
 	}
 	if len(calls[LaneLive])+len(calls[LaneSync]) == 0 && d.breaker.IsOpen() {
-		d.queue.allowProbe() // an object that needs no call is no probe
+		d.queue.AllowProbe() // an object that needs no call is no probe
 	}
 	return d.hand(ctx, calls)
 }
@@ -132,7 +132,7 @@ func (d *dispatcher) leave(left []*Item, of int) {
 	}
 	d.reads = max(1, (of-len(left))/2)
 	for _, it := range slices.Backward(left) {
-		d.queue.putBack(it)
+		d.queue.PutBack(it)
 	}
 }
 

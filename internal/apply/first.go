@@ -49,21 +49,21 @@ func (f *firstCalls) takes(it *Item, number int64) {
 	defer f.mu.Unlock()
 	f.left[number]++
 	f.objects[it.ObjectID] = true
-	it.firsts = append(it.firsts, number)
+	it.Payload.firsts = append(it.Payload.firsts, number)
 }
 
 // settles takes an object that has its result from its records.
 func (f *firstCalls) settles(it *Item) {
-	if len(it.firsts) == 0 {
+	if len(it.Payload.firsts) == 0 {
 		return
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, number := range it.firsts {
+	for _, number := range it.Payload.firsts {
 		f.leaveLocked(number)
 	}
 	delete(f.objects, it.ObjectID)
-	it.firsts = nil
+	it.Payload.firsts = nil
 }
 
 // open are the objects on record that have no result.

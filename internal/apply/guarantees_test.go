@@ -32,7 +32,7 @@ func TestNoCallBeginsThatMayOutliveTheLease(t *testing.T) {
 			c.Grant = lease.NewGrant("eu", 1, c.Instance, 1, lives)
 		})
 		for i := range 20 {
-			o.queue.add(t, liveItem(fmt.Sprint(i)))
+			add(t, o.queue, liveItem(fmt.Sprint(i)))
 		}
 		b := o.startBench(t)
 		elapse(time.Minute)
@@ -58,14 +58,14 @@ func TestSlowSyncLeavesWorkersToLiveChanges(t *testing.T) {
 					}
 					return driver.Done()
 				}), func(c *Config) { c.Concurrency, c.Timeout = concurrency, time.Hour })
-				o.queue.setWindow(throttle.WindowMost)
+				o.queue.SetWindow(throttle.WindowMost)
 				for i := range 100 {
-					o.queue.add(t, syncItem(fmt.Sprintf("sync %d", i)))
+					add(t, o.queue, syncItem(fmt.Sprintf("sync %d", i)))
 				}
 				b := o.startBench(t)
 				elapse(time.Second)
 				require.EqualValues(t, concurrency-max(1, concurrency/4), hanging.Load())
-				o.queue.add(t, liveItem("live"))
+				add(t, o.queue, liveItem("live"))
 				elapse(time.Second)
 				require.Len(t, b.settled, 1)
 				require.Equal(t, "live", (<-b.settled).item.Key)
@@ -86,7 +86,7 @@ func TestFastLiveChangesLeaveASyncItsShare(t *testing.T) {
 					return driver.Done()
 				}), func(c *Config) { c.Concurrency = concurrency })
 				for i := range 8000 {
-					o.queue.add(t, liveItem(fmt.Sprintf("live %d", i)), syncItem(fmt.Sprintf("sync %d", i)))
+					add(t, o.queue, liveItem(fmt.Sprintf("live %d", i)), syncItem(fmt.Sprintf("sync %d", i)))
 				}
 				b := o.startBench(t)
 				b.await(2000) // until it is known how long a call takes

@@ -16,7 +16,7 @@ func (d *dispatcher) readItems(ctx context.Context, r *desired.Resource, items [
 		return r.ReadKnowing(ctx, d.rows, d.cfg.Name, d.cfg.Grant.ID, keys, d.orders.known()) //nolint:wrapcheck // by the caller
 	}
 	by := desired.Caller{Owner: d.cfg.Instance, Term: d.cfg.Grant.Term, Gates: d.orders.known(), Recorded: d.firsts.recorded}
-	by.Flush = slices.ContainsFunc(items, func(it *Item) bool { return len(it.pages) == 0 })
+	by.Flush = slices.ContainsFunc(items, func(it *Item) bool { return len(it.Payload.pages) == 0 })
 	return r.ReadToCall(ctx, d.rows, d.cfg.Name, d.cfg.Grant.ID, keys, by) //nolint:wrapcheck // by the caller
 }
 
@@ -38,13 +38,13 @@ func (d *dispatcher) looks(r *desired.Resource, items []*Item, rows []desired.Ro
 // look is made from what was read. What has a record of its first call is not in the target before that begins: should it not
 // be wanted any more by then, there is nothing to delete. Once it has begun the target may have it, whatever the ledger says.
 func (d *dispatcher) look(r *desired.Resource, it *Item, row desired.Row, now int64, at steering) look {
-	if len(it.firsts) > 0 {
-		row.Ledger = recorded(row.Ledger, !it.uncalled)
+	if len(it.Payload.firsts) > 0 {
+		row.Ledger = recorded(row.Ledger, !it.Payload.uncalled)
 	} else {
-		it.uncalled = row.First != 0
+		it.Payload.uncalled = row.First != 0
 	}
 	d.firsts.takes(it, row.First)
 	return look{
-		resource: r, item: it, row: row, paused: at.paused, drain: at.drain, park: it.park, guard: d.guard.Take, now: now, readAt: time.Now(),
+		resource: r, item: it, row: row, paused: at.paused, drain: at.drain, park: it.Payload.park, guard: d.guard.Take, now: now, readAt: time.Now(),
 	}
 }

@@ -41,7 +41,7 @@ func TestWhatIsRecordedForItsFirstCallIsThereWhenThatBegins(t *testing.T) {
 			require.Equal(t, "held by pause, absent", verdict(decide(again(wantedRow(), steering{paused: true}))))
 			first.act = actApply
 			o.caller.callGroup(t.Context(), []look{first})
-			require.Equal(t, []*Item{it}, o.queue.tryTake(1))
+			require.Equal(t, []*Item{it}, tryTake(o.queue, 1))
 			require.Equal(t, "delete", verdict(decide(again(desired.Row{Key: "a"}, steering{}))))
 			require.Equal(t, "held by pause", verdict(decide(again(wantedRow(), steering{paused: true}))))
 			require.Empty(t, o.dispatcher.firsts.over())
@@ -93,7 +93,7 @@ func TestWhatIsInHandIsPresentOnceItIsOnRecord(t *testing.T) {
 	o, _ := testOwner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Done() }), nil)
 	db := &inHandDB{}
 	o.queries = store.New(db)
-	a, b := &Item{ObjectID: ObjectID{1, "a"}}, &Item{ObjectID: ObjectID{1, "b"}}
+	a, b := &Item{ObjectID: ObjectID{ResourceID: 1, Key: "a"}}, &Item{ObjectID: ObjectID{ResourceID: 1, Key: "b"}}
 	o.dispatcher.firsts.recorded(1)
 	o.dispatcher.firsts.takes(a, 1)
 	require.NoError(t, o.settler.recordInHand(t.Context(), []ObjectID{a.ObjectID, b.ObjectID}, brokenFor))

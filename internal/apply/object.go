@@ -10,12 +10,6 @@ import (
 	"github.com/pgreconciler/reconciler/internal/desired"
 )
 
-// ObjectID names an object of the queue's target.
-type ObjectID struct {
-	ResourceID int32
-	Key        string
-}
-
 // maxKeyBytes is the length of the longest key that the ledger can hold.
 const maxKeyBytes = desired.KeyBytesMost
 

@@ -20,6 +20,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/guard"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/queue"
 	"github.com/pgreconciler/reconciler/internal/store"
 	"github.com/pgreconciler/reconciler/internal/throttle"
 )
@@ -52,7 +53,7 @@ type Owner struct {
 // request when it returns.
 func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) error) *Owner {
 	c := &core{
-		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: newQueue(cfg.Concurrency),
+		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: queue.New[payload](cfg.Concurrency),
 		breaker: throttle.NewBreaker(max(5, cfg.Concurrency)), resync: resync, wantSync: make(chan struct{}, 1),
 	}
 	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1)}}
@@ -209,7 +210,7 @@ func (o *Owner) Run(ctx context.Context) error {
 		case <-work.Done():
 		}
 		stopIntake()
-		o.queue.stop() // from here on no call begins
+		o.queue.Stop() // from here on no call begins
 		if asked {
 			o.cfg.Logger.Info("target_draining", "target", o.cfg.Name)
 		}
@@ -222,7 +223,7 @@ func (o *Owner) Run(ctx context.Context) error {
 		return nil
 	})
 	err := group.Wait()
-	o.queue.abandon()
+	o.queue.Abandon()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -245,7 +246,7 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	if row.GuardDeletes == 0 {
 		o.parking.holding.Store(false)
 	}
-	live, sync, flying := o.queue.depth()
+	live, sync, flying := o.queue.Depth()
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "live").Set(float64(live))
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "sync").Set(float64(sync))
 	o.cfg.Metrics.InFlight.WithLabelValues(o.cfg.Name).Set(float64(flying))
@@ -316,12 +317,12 @@ func (o *Owner) WantSync() <-chan struct{} { return o.wantSync }
 
 // Enqueue puts an object on the sync lane, waiting for room; it counts in run until it is settled.
 func (o *Owner) Enqueue(ctx context.Context, id ObjectID, force bool, park bool, run *Run) error {
-	it := &Item{ObjectID: id, Lane: LaneSync, Force: force, runs: []*Run{run}}
+	it := &Item{ObjectID: id, Lane: LaneSync, Force: force, Payload: payload{runs: []*Run{run}}}
 	if park {
-		it.park = heldBySync
+		it.Payload.park = heldBySync
 	}
 	run.add()
-	if err := o.queue.push(ctx, it); err != nil {
+	if err := o.queue.Push(ctx, it); err != nil {
 		run.done(false)
 		return err
 	}

@@ -57,10 +57,10 @@ func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, ba
 		return nil
 	}
 	for _, it := range doomed {
-		it.park = holder
+		it.Payload.park = holder
 		if several {
 			(*batch).add()
-			it.runs = append(it.runs, *batch)
+			it.Payload.runs = append(it.Payload.runs, *batch)
 		}
 	}
 	if holder == heldByGuard {
@@ -79,7 +79,7 @@ func (p *parking) doomed(ctx context.Context, resourceID int32, items []*Item) (
 	}
 	var doomed []*Item
 	// Asked before the ledger is read: of one that landed in between the row is gone.
-	for chunk := range slices.Chunk(p.queue.notDeleted(items), countRows) {
+	for chunk := range slices.Chunk(p.queue.NotDeleted(items), countRows) {
 		rows, err := p.unwanted(ctx, resource, chunk)
 		if ctx.Err() != nil || database.IsUnavailable(err) {
 			return nil, err

@@ -138,8 +138,8 @@ func (r *reader) readPage(ctx context.Context, cur cursor) (cursor, error) {
 			crash.Point(crash.HandingOut)
 		}
 		r.tracker.add(page, it.ObjectID)
-		it.pages = []*span{page}
-		if err := r.queue.push(ctx, it); err != nil {
+		it.Payload.pages = []*span{page}
+		if err := r.queue.Push(ctx, it); err != nil {
 			return cur, err
 		}
 	}

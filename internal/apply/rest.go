@@ -10,56 +10,11 @@ import (
 )
 
 const (
-	// restRows bounds the objects that rest in memory. What is more rests in the ledger.
-	restRows = queueRows
 	// openedAgain and openedMost are the first and the longest pause before an owner looks again whether the applies are open
 	// that have changed the objects that rest.
 	openedAgain = 5 * time.Millisecond
 	openedMost  = 80 * time.Millisecond
 )
-
-// rest puts an object in flight aside until wake. What comes for it meanwhile joins it. It returns false when too many rest.
-func (q *queue) rest(it *Item) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.resting) >= restRows {
-		return false
-	}
-	if next := q.landLocked(it); next != nil {
-		it.merge(next)
-	}
-	q.resting[it.ObjectID] = it
-	signal(q.rests)
-	signal(q.ready)
-	return true
-}
-
-// wake puts the objects of a resource that rest, and need not wait any more, behind those that wait in their lanes. It
-// returns how many.
-func (q *queue) wake(resourceID int32, waits func(key string) bool) (woken int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for id, it := range q.resting {
-		if id.ResourceID != resourceID || waits(id.Key) {
-			continue
-		}
-		delete(q.resting, id)
-		q.appendLocked(it)
-		woken++
-	}
-	return woken
-}
-
-// restingResources are the resources of which objects rest.
-func (q *queue) restingResources() map[int32]bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	resources := map[int32]bool{}
-	for id := range q.resting {
-		resources[id.ResourceID] = true
-	}
-	return resources
-}
 
 // watchResting looks, while objects rest, whether the applies that have changed them are open. One question for all objects of a
 // resource costs less than to read each of them anew.
@@ -68,10 +23,10 @@ func (d *dispatcher) watchResting(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-d.queue.rests:
+		case <-d.queue.Rests:
 		}
 		pause := openedAgain
-		for resources := d.queue.restingResources(); len(resources) > 0; resources = d.queue.restingResources() {
+		for resources := d.queue.RestingResources(); len(resources) > 0; resources = d.queue.RestingResources() {
 			select {
 			case <-ctx.Done():
 				return nil
@@ -101,7 +56,7 @@ func (d *dispatcher) wakeOpened(ctx context.Context, resources map[int32]bool) (
 		for _, key := range unopened.Keys {
 			keys[key] = true
 		}
-		woken += d.queue.wake(id, func(key string) bool { return unopened.Everything || keys[key] })
+		woken += d.queue.Wake(id, func(key string) bool { return unopened.Everything || keys[key] })
 	}
 	return woken, nil
 }
@@ -112,7 +67,7 @@ func (d *dispatcher) putAside(ctx context.Context, items []*Item) error {
 	var ids []ObjectID
 	var left []*Item
 	for _, it := range items {
-		if !d.queue.rest(it) {
+		if !d.queue.Rest(it) {
 			ids, left = append(ids, it.ObjectID), append(left, it)
 		}
 	}

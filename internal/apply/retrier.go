@@ -112,7 +112,7 @@ func (d *retrier) retryDue(ctx context.Context) error {
 func (d *retrier) enqueueDue(ctx context.Context, seen *horizon) (time.Duration, error) {
 	most := int32(dueRows)
 	if d.breaker.IsOpen() {
-		if live, sync, flying := d.queue.depth(); live+sync+flying > 0 {
+		if live, sync, flying := d.queue.Depth(); live+sync+flying > 0 {
 			return dueEvery, nil
 		}
 		most = 1
@@ -131,7 +131,7 @@ func (d *retrier) enqueueDue(ctx context.Context, seen *horizon) (time.Duration,
 		due++
 		oldest = max(oldest, -row.Seconds)
 		it := &Item{ObjectID: ObjectID{ResourceID: row.ResourceID, Key: row.Key}, Lane: LaneSync, Due: true, Force: !d.orders.clean.Load()}
-		if err := d.queue.push(ctx, it); err != nil {
+		if err := d.queue.Push(ctx, it); err != nil {
 			return 0, err
 		}
 	}

@@ -116,7 +116,7 @@ func (r *rollout) stop(ctx context.Context, ids []int64) (all bool, err error) {
 	r.dispatcher.awaitReads() // what was decided on when the gates closed is handed out
 	var landed []int64
 	for _, id := range ids {
-		if r.queue.flyingFor(id) == 0 {
+		if r.queue.FlyingFor(id) == 0 {
 			landed = append(landed, id)
 		}
 	}
@@ -158,7 +158,7 @@ func (r *rollout) enqueueTasks(ctx context.Context, operation int64) error {
 			return err
 		}
 		for _, it := range items {
-			if err := r.queue.push(ctx, it); err != nil {
+			if err := r.queue.Push(ctx, it); err != nil {
 				return err
 			}
 		}

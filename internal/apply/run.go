@@ -2,8 +2,9 @@ package apply
 
 import (
 	"context"
-	"errors"
 	"sync"
+
+	"github.com/pgreconciler/reconciler/internal/queue"
 )
 
 // Run counts the objects that a sync has put into the queue and that are not settled. The zero Run is ready for use.
@@ -33,7 +34,7 @@ func (r *Run) done(settled bool) {
 }
 
 // ErrRunCut says that the owner stopped before every object of a run was settled.
-var ErrRunCut = errors.New("the owner stopped before every object was settled")
+var ErrRunCut = queue.ErrStopped
 
 // Wait returns when every object of the run is settled, or with ErrRunCut when some never will be.
 func (r *Run) Wait(ctx context.Context) error {

@@ -169,7 +169,7 @@ func (s *settler) settle(ctx context.Context, l look, rec *record) error {
 	case s.settled <- r:
 		return nil
 	default:
-		signal(s.queue.crowded) // what has come together is a full batch
+		signal(s.queue.Crowded) // what has come together is a full batch
 	}
 	select {
 	case s.settled <- r:
@@ -198,7 +198,7 @@ func (s *settler) gather() {
 	defer due.Stop()
 	select {
 	case <-due.C:
-	case <-s.queue.crowded:
+	case <-s.queue.Crowded:
 	}
 }
 
@@ -227,13 +227,13 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	var objects int64
 	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
 	for _, r := range batch {
-		s.tracker.settle(r.item.ObjectID, r.item.pages)
+		s.tracker.settle(r.item.ObjectID, r.item.Payload.pages)
 		s.firsts.settles(r.item)
 		tasks.add(r)
 		if r.record == nil {
 			continue
 		}
-		if s.late[r.item.ObjectID] && s.queue.goesOn(r.item) {
+		if s.late[r.item.ObjectID] && s.queue.GoesOn(r.item) {
 			r.record = r.record.inHand()
 		}
 		addRecord(&params, r)
@@ -322,11 +322,11 @@ func (s *settler) finish(ctx context.Context, batch []result) error {
 	}
 	for _, r := range batch {
 		if vanished[r.item.ObjectID] || r.record == nil && s.late[r.item.ObjectID] {
-			_, _ = s.queue.tryPush(&Item{ObjectID: r.item.ObjectID}) // has room: it is in flight
+			_, _ = s.queue.TryPush(&Item{ObjectID: r.item.ObjectID}) // has room: it is in flight
 		}
 		delete(s.late, r.item.ObjectID)
-		s.queue.done(r.item)
-		for _, run := range r.item.runs {
+		s.queue.Done(r.item)
+		for _, run := range r.item.Payload.runs {
 			run.done(true)
 		}
 	}

@@ -24,7 +24,7 @@ func (o *Owner) startSettler(t *testing.T) (ended <-chan error) {
 	t.Cleanup(func() {
 		cancel()
 		elapse(settleEvery)
-		if !o.queue.isStopped() {
+		if !o.queue.IsStopped() {
 			close(o.settler.settled)
 		}
 	})
@@ -35,10 +35,10 @@ func (o *Owner) startSettler(t *testing.T) (ended <-chan error) {
 func (o *Owner) fly(t *testing.T, key string, pages ...*span) look {
 	t.Helper()
 	it := liveItem(key)
-	it.pages = pages
-	o.queue.setWindow(throttle.WindowBound)
-	o.queue.add(t, it)
-	require.Equal(t, []*Item{it}, o.queue.tryTake(1))
+	it.Payload.pages = pages
+	o.queue.SetWindow(throttle.WindowBound)
+	add(t, o.queue, it)
+	require.Equal(t, []*Item{it}, tryTake(o.queue, 1))
 	return look{resource: &desired.Resource{}, item: it, row: wantedRow(), now: 1, act: actApply}
 }
 
@@ -100,15 +100,15 @@ func TestWhoWaitsForAWriteHurriesIt(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, 1, db.count("Settle"))
 			l := o.fly(t, "in flight")
-			o.queue.setWindow(1)
-			o.queue.add(t, liveItem("waiting"))
+			o.queue.SetWindow(1)
+			add(t, o.queue, liveItem("waiting"))
 			o.settleDone(t, l)
 			synctest.Wait()
 			require.Equal(t, 1, db.count("Settle"), "nobody has asked for it")
-			require.Empty(t, o.queue.tryTake(1))
+			require.Empty(t, tryTake(o.queue, 1))
 			synctest.Wait()
 			require.Equal(t, 2, db.count("Settle"))
-			require.Len(t, o.queue.tryTake(1), 1)
+			require.Len(t, tryTake(o.queue, 1), 1)
 		})
 	})
 	t.Run("a full batch", func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestF94_CursorIsWrittenAFewTimesASecond(t *testing.T) {
 			elapse(cursorDelay)
 		}
 		require.Equal(t, written+1, db.count("Settle"), "the second one waits")
-		o.queue.stop()
+		o.queue.Stop()
 		close(o.settler.settled)
 		require.NoError(t, <-ended)
 		require.Equal(t, written+2, db.count("Settle"), "it waits for nothing at the end")
@@ -239,12 +239,12 @@ func TestObjectInHandWithNothingToRecordIsLookedAtAgain(t *testing.T) {
 		elapse(patience + time.Second)
 		require.NoError(t, o.settler.settle(t.Context(), a, nil))
 		synctest.Wait()
-		again := o.queue.tryTake(throttle.WindowMost)
+		again := tryTake(o.queue, throttle.WindowMost)
 		require.Len(t, again, 1)
 		require.Equal(t, a.item.ObjectID, again[0].ObjectID)
 		require.NoError(t, o.settler.settle(t.Context(), look{resource: &desired.Resource{}, item: again[0]}, nil))
 		synctest.Wait()
-		require.Empty(t, o.queue.tryTake(throttle.WindowMost))
+		require.Empty(t, tryTake(o.queue, throttle.WindowMost))
 	})
 }
 
@@ -308,7 +308,7 @@ func TestSettlerWritesWhatIsLeftWhenItsInputEnds(t *testing.T) {
 		o.settler.tracker.close(page)
 		l := o.fly(t, "a", page)
 		o.settleDone(t, l)
-		o.queue.stop()
+		o.queue.Stop()
 		close(o.settler.settled)
 		ended := o.startSettler(t)
 		require.NoError(t, <-ended)

@@ -79,7 +79,7 @@ func TestF86_ATargetThatIsCalledTooOftenIsLeftAlone(t *testing.T) {
 					return driver.Done()
 				}), func(c *Config) { c.Concurrency = 1 })
 				for i := range objects {
-					o.queue.add(t, liveItem(fmt.Sprint(i)))
+					add(t, o.queue, liveItem(fmt.Sprint(i)))
 				}
 				b := o.startBench(t)
 				b.await(1)

@@ -5,6 +5,7 @@ const (
 	applyTests   = "./internal/apply"
 	guardTests   = "./internal/guard"
 	desiredTests = "./internal/desired"
+	queueTests   = "./internal/queue"
 	leaseTests   = "./internal/lease"
 	outboxTests  = "./internal/outbox"
 	leaderTests  = "./internal/leader"
@@ -15,7 +16,9 @@ const (
 // Files that mutants edit.
 const (
 	decideFile  = "internal/apply/decide.go"
-	queueFile   = "internal/apply/queue.go"
+	queueFile   = "internal/queue/queue.go"
+	flightFile  = "internal/queue/flight.go"
+	windowFile  = "internal/queue/window.go"
 	readerFile  = "internal/apply/reader.go"
 	settlerFile = "internal/apply/settler.go"
 	trackerFile = "internal/apply/tracker.go"
@@ -91,12 +94,12 @@ var mutants = []Mutant{
 	{
 		Name: "doubled-enqueue", Guards: "I3", Removed: "an object in flight is not handed out again",
 		Edits:   []Edit{{queueFile, "if f, ok := q.flying[it.ObjectID]; ok {", "if f, ok := q.flying[it.ObjectID]; ok && false {"}},
-		Package: applyTests, Run: "^(TestObjectInFlightIsNotTakenAgain|TestEveryItemOfARunEndsOnce)$",
+		Package: queueTests, Run: "^(TestObjectInFlightIsNotTakenAgain|TestEveryItemOfARunEndsOnce)$",
 	},
 	{
 		Name: "change-during-call-lost", Guards: "I3", Removed: "a change during a call leads to another one",
-		Edits:   []Edit{{queueFile, "\tif next != nil {\n\t\tq.appendLocked(next)\n\t}\n", "\t_ = next\n"}},
-		Package: applyTests, Run: "^(TestObjectInFlightIsNotTakenAgain|TestEveryItemOfARunEndsOnce)$",
+		Edits:   []Edit{{flightFile, "\tif next != nil {\n\t\tq.appendLocked(next)\n\t}\n", "\t_ = next\n"}},
+		Package: queueTests, Run: "^(TestObjectInFlightIsNotTakenAgain|TestEveryItemOfARunEndsOnce)$",
 	},
 	{
 		Name: "old-rows-called", Guards: "I3", Removed: "a row that was read long ago is read again before its call",
@@ -187,7 +190,7 @@ var mutants = []Mutant{
 	{
 		Name: "queue-unbounded", Guards: "I9", Removed: "the queue has a bound",
 		Edits:   []Edit{{queueFile, "if (!ok || it.Lane < old.Lane) && q.size[it.Lane] >= queueRows {", "if false {"}},
-		Package: applyTests, Run: "^(TestFullLaneMakesItsSourceWait|TestPushAndTakeEndWithTheirContext)$",
+		Package: queueTests, Run: "^(TestFullLaneMakesItsSourceWait|TestPushAndTakeEndWithTheirContext)$",
 	},
 	{
 		Name: "outbox-unbounded", Guards: "I9", Removed: "the outbox has a maximum number of rows",
@@ -228,8 +231,8 @@ var mutants = []Mutant{
 	// I11: live changes come first, and a sync has its share.
 	{
 		Name: "sync-fills-window", Guards: "I11", Removed: "a part of the window is kept for live changes",
-		Edits:   []Edit{{queueFile, "sync = min(free-live, max(0, q.window-kept-q.inFlight[LaneSync]))", "sync = free - live"}},
-		Package: applyTests, Run: "^TestLanesHaveTheirShares$",
+		Edits:   []Edit{{windowFile, "sync = min(free-live, max(0, q.window-kept-q.inFlight[LaneSync]))", "sync = free - live"}},
+		Package: queueTests, Run: "^TestLanesHaveTheirShares$",
 	},
 	{
 		Name: "live-always-first", Guards: "I11", Removed: "each fourth call is a sync's, if it has one",

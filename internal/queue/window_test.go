@@ -1,4 +1,4 @@
-package apply
+package queue
 
 import (
 	"fmt"
@@ -11,16 +11,16 @@ import (
 // does not have the others read one by one.
 func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 	t.Parallel()
-	q := newQueue(4)
+	q := New[cargo](4)
 	for i := range 3000 {
 		q.add(t, liveItem(fmt.Sprint(i)))
 	}
 	first := q.tryTake(1000)
 	require.Len(t, first, 4)
 	require.Empty(t, q.tryTake(1000))
-	q.looked(first[0], true, 0)
+	q.Looked(first[0], true, 0)
 	for _, it := range first[1:] {
-		q.looked(it, false, 0)
+		q.Looked(it, false, 0)
 	}
 	require.Equal(t, [2]int{1, 0}, q.inFlight)
 	taken := 0
@@ -31,8 +31,8 @@ func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 		}
 		taken = max(taken, len(items))
 		for _, it := range items {
-			q.looked(it, false, 0)
-			q.done(it)
+			q.Looked(it, false, 0)
+			q.Done(it)
 		}
 	}
 	require.Greater(t, taken, 100)
@@ -45,17 +45,17 @@ func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 	items := q.tryTake(1000)
 	require.Greater(t, len(items), 100)
 	for _, it := range items {
-		q.looked(it, true, 0)
+		q.Looked(it, true, 0)
 	}
 	require.Empty(t, q.tryTake(1000))
 	for _, it := range append(items, first...) {
-		q.done(it)
+		q.Done(it)
 	}
 	require.Equal(t, [2]int{}, q.inFlight)
 	for range 300 {
 		for _, it := range q.tryTake(4) {
-			q.looked(it, true, 0)
-			q.done(it)
+			q.Looked(it, true, 0)
+			q.Done(it)
 		}
 	}
 	require.Len(t, q.tryTake(1000), 4)
@@ -64,14 +64,43 @@ func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 // What is put back counts anew when it is taken again.
 func TestWhatIsPutBackTakesRoomAgain(t *testing.T) {
 	t.Parallel()
-	q := newQueue(4)
+	q := New[cargo](4)
 	q.add(t, liveItem("a"))
 	it := q.tryTake(1)[0]
-	q.looked(it, false, 0)
-	q.putBack(it)
+	q.Looked(it, false, 0)
+	q.PutBack(it)
 	require.Equal(t, [2]int{}, q.inFlight)
 	require.Same(t, it, q.tryTake(1)[0])
 	require.Equal(t, [2]int{1, 0}, q.inFlight)
-	q.done(it)
+	q.Done(it)
 	require.Equal(t, [2]int{}, q.inFlight)
+}
+
+// F17: nothing more is taken while specs in flight have many bytes, and it goes on when calls have ended.
+func TestF17_SpecsInFlightAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	q := New[cargo](windowMost)
+	for i := range 300 {
+		q.add(t, liveItem(fmt.Sprint(i)))
+	}
+	var flying []*item
+	for len(flying) < 64 {
+		it := q.tryTake(1)[0]
+		q.Looked(it, true, specMost)
+		flying = append(flying, it)
+	}
+	require.Empty(t, q.tryTake(windowMost))
+	q.Looked(flying[0], false, 0)
+	next := q.tryTake(1)
+	require.Len(t, next, 1)
+	q.Looked(next[0], true, specMost)
+	require.Empty(t, q.tryTake(windowMost))
+	q.PutBack(next[0])
+	require.Same(t, next[0], q.tryTake(1)[0])
+	q.Looked(next[0], true, 1)
+	q.Done(next[0])
+	for _, it := range flying {
+		q.Done(it)
+	}
+	require.Zero(t, q.bytes)
 }

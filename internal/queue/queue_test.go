@@ -1,4 +1,4 @@
-package apply
+package queue
 
 import (
 	"context"
@@ -11,25 +11,55 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
-
-	"github.com/pgreconciler/reconciler/internal/throttle"
 )
+
+const (
+	windowMost = 1000
+	specMost   = 1 << 20
+)
+
+type item = Item[cargo]
+
+// cargo is a payload that tells tallies what becomes of it.
+type cargo struct{ tallies []*tally }
+
+func (c *cargo) Merge(other *cargo) { c.tallies = append(c.tallies, other.tallies...) }
+
+func (c *cargo) Cut() {
+	for _, one := range c.tallies {
+		one.done(false)
+	}
+	c.tallies = nil
+}
+
+// tally counts objects that are not settled.
+type tally struct {
+	pending int
+	cut     bool
+}
+
+func (r *tally) add() { r.pending++ }
+
+func (r *tally) done(settled bool) {
+	r.pending--
+	r.cut = r.cut || !settled
+}
 
 func object(key string) ObjectID { return ObjectID{ResourceID: 1, Key: key} }
 
-func liveItem(key string) *Item { return &Item{ObjectID: object(key), Lane: LaneLive} }
-func syncItem(key string) *Item { return &Item{ObjectID: object(key), Lane: LaneSync} }
+func liveItem(key string) *item { return &item{ObjectID: object(key), Lane: LaneLive} }
+func syncItem(key string) *item { return &item{ObjectID: object(key), Lane: LaneSync} }
 
 // add pushes without waiting, and fails when it would have to wait.
-func (q *queue) add(t require.TestingT, items ...*Item) {
+func (q *Queue[P, M]) add(t require.TestingT, items ...*Item[P]) {
 	for _, it := range items {
-		room, err := q.tryPush(it)
+		room, err := q.TryPush(it)
 		require.NoError(t, err)
 		require.Nil(t, room, "the lane is full")
 	}
 }
 
-func keysOf(items []*Item) []string {
+func keysOf(items []*item) []string {
 	keys := make([]string, len(items))
 	for i, it := range items {
 		keys[i] = it.Key
@@ -39,18 +69,16 @@ func keysOf(items []*Item) []string {
 
 func TestQueueHoldsEachObjectOnce(t *testing.T) {
 	t.Parallel()
-	q := newQueue(10)
-	p1, p2 := &span{}, &span{}
-	run := &Run{}
-	run.add()
+	q := New[cargo](10)
+	first, second, third := &tally{}, &tally{}, &tally{}
 	q.add(t,
-		&Item{ObjectID: object("a"), Revision: 3, pages: []*span{p1}},
-		&Item{ObjectID: object("a"), Revision: 5, Force: true, pages: []*span{p2}},
-		&Item{ObjectID: object("a"), Lane: LaneSync, park: heldBySync, runs: []*Run{run}},
+		&item{ObjectID: object("a"), Revision: 3, Payload: cargo{[]*tally{first}}},
+		&item{ObjectID: object("a"), Revision: 5, Force: true, Payload: cargo{[]*tally{second}}},
+		&item{ObjectID: object("a"), Lane: LaneSync, Payload: cargo{[]*tally{third}}},
 	)
 	items := q.tryTake(10)
-	require.Equal(t, []*Item{{
-		ObjectID: object("a"), Revision: 5, Force: true, pages: []*span{p1, p2}, park: heldBySync, runs: []*Run{run}, calling: true,
+	require.Equal(t, []*item{{
+		ObjectID: object("a"), Revision: 5, Force: true, Payload: cargo{[]*tally{first, second, third}}, calling: true,
 	}}, items)
 	require.Empty(t, q.tryTake(10))
 }
@@ -69,8 +97,8 @@ func TestF87_LagCountsALiveChangeThatJoinsASyncsObject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			q := newQueue(10)
-			q.add(t, &Item{ObjectID: object("a"), Since: c.first}, &Item{ObjectID: object("a"), Since: c.second})
+			q := New[cargo](10)
+			q.add(t, &item{ObjectID: object("a"), Since: c.first}, &item{ObjectID: object("a"), Since: c.second})
 			require.Equal(t, c.want, q.tryTake(10)[0].Since)
 		})
 	}
@@ -79,63 +107,63 @@ func TestF87_LagCountsALiveChangeThatJoinsASyncsObject(t *testing.T) {
 // C22, C32, I3: what comes for an object in flight waits for its end, and is one further look whatever its number.
 func TestObjectInFlightIsNotTakenAgain(t *testing.T) {
 	t.Parallel()
-	q := newQueue(10)
+	q := New[cargo](10)
 	q.add(t, liveItem("a"))
 	first := q.tryTake(10)
 	for revision := range int64(5) {
-		q.add(t, &Item{ObjectID: object("a"), Revision: revision})
+		q.add(t, &item{ObjectID: object("a"), Revision: revision})
 	}
 	require.Empty(t, q.tryTake(10))
-	q.done(first[0])
+	q.Done(first[0])
 	second := q.tryTake(10)
 	require.Equal(t, []string{"a"}, keysOf(second))
 	require.EqualValues(t, 4, second[0].Revision)
-	q.done(second[0])
+	q.Done(second[0])
 	require.Empty(t, q.tryTake(10))
 }
 
 // What is being deleted has passed the guard: it is not counted again.
 func TestObjectsWhoseDeleteIsInFlightAreNotDeletedAgain(t *testing.T) {
 	t.Parallel()
-	q := newQueue(10)
+	q := New[cargo](10)
 	q.add(t, liveItem("a"), liveItem("b"), liveItem("c"))
 	items := q.tryTake(10)
-	q.works(items[0], true, 0)
-	q.works(items[1], false, 0)
-	all := []*Item{liveItem("a"), liveItem("b"), liveItem("c"), liveItem("d")}
-	require.Equal(t, []string{"b", "c", "d"}, keysOf(q.notDeleted(all)))
-	q.done(items[0])
-	require.Equal(t, []string{"a", "b", "c", "d"}, keysOf(q.notDeleted(all)))
+	q.Works(items[0], true, 0)
+	q.Works(items[1], false, 0)
+	all := []*item{liveItem("a"), liveItem("b"), liveItem("c"), liveItem("d")}
+	require.Equal(t, []string{"b", "c", "d"}, keysOf(q.NotDeleted(all)))
+	q.Done(items[0])
+	require.Equal(t, []string{"a", "b", "c", "d"}, keysOf(q.NotDeleted(all)))
 	q.add(t, liveItem("a"))
 	items = q.tryTake(10)
-	q.works(items[0], true, 0)
-	q.putBack(items[0])
+	q.Works(items[0], true, 0)
+	q.PutBack(items[0])
 	q.tryTake(10)
-	require.Equal(t, []string{"a", "b", "c", "d"}, keysOf(q.notDeleted(all)), "it was put back, and is looked at again")
+	require.Equal(t, []string{"a", "b", "c", "d"}, keysOf(q.NotDeleted(all)), "it was put back, and is looked at again")
 }
 
 // An object that is due is not asked for while it is being called: the result says when it is due next.
 func TestWhatIsDueAddsNothingToAFlight(t *testing.T) {
 	t.Parallel()
-	q := newQueue(10)
+	q := New[cargo](10)
 	q.add(t, syncItem("a"))
 	items := q.tryTake(10)
-	q.add(t, &Item{ObjectID: object("a"), Lane: LaneSync, Due: true})
-	q.done(items[0])
+	q.add(t, &item{ObjectID: object("a"), Lane: LaneSync, Due: true})
+	q.Done(items[0])
 	require.Empty(t, q.tryTake(10))
 }
 
 func TestLiveChangeTakesItsObjectOutOfTheSyncLane(t *testing.T) {
 	t.Parallel()
-	q := newQueue(1)
+	q := New[cargo](1)
 	q.add(t, syncItem("a"), syncItem("b"), syncItem("c"), liveItem("b"))
-	live, sync, flying := q.depth()
+	live, sync, flying := q.Depth()
 	require.Equal(t, []int{1, 2, 0}, []int{live, sync, flying})
 	var order []string
 	for range 3 {
 		items := q.tryTake(1)
 		order = append(order, keysOf(items)...)
-		q.done(items[0])
+		q.Done(items[0])
 	}
 	require.Equal(t, []string{"b", "a", "c"}, order)
 }
@@ -143,9 +171,9 @@ func TestLiveChangeTakesItsObjectOutOfTheSyncLane(t *testing.T) {
 // A change that came by the sync lane does not push a live one back.
 func TestSyncLeavesALiveObjectWhereItIs(t *testing.T) {
 	t.Parallel()
-	q := newQueue(10)
+	q := New[cargo](10)
 	q.add(t, liveItem("a"), syncItem("a"))
-	live, sync, _ := q.depth()
+	live, sync, _ := q.Depth()
 	require.Equal(t, []int{1, 0}, []int{live, sync})
 	require.Equal(t, LaneLive, q.tryTake(1)[0].Lane)
 }
@@ -172,7 +200,7 @@ func TestLanesHaveTheirShares(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("Window%dLive%dSync%d", c.window, c.live, c.sync), func(t *testing.T) {
 			t.Parallel()
-			q := newQueue(c.window)
+			q := New[cargo](c.window)
 			for i := range c.live {
 				q.add(t, liveItem(fmt.Sprintf("live %d", i)))
 			}
@@ -189,32 +217,32 @@ func TestLanesHaveTheirShares(t *testing.T) {
 // little in flight.
 func TestLittleOfASyncIsTakenAtOnce(t *testing.T) {
 	t.Parallel()
-	q := newQueue(throttle.WindowMost)
-	for i := range 3 * throttle.WindowMost {
+	q := New[cargo](windowMost)
+	for i := range 3 * windowMost {
 		q.add(t, syncItem(fmt.Sprint(i)))
 	}
-	first := q.tryTake(throttle.WindowMost)
-	require.Len(t, first, throttle.WindowMost*3/4, "a quarter is kept for live changes")
-	require.Empty(t, q.tryTake(throttle.WindowMost))
+	first := q.tryTake(windowMost)
+	require.Len(t, first, windowMost*3/4, "a quarter is kept for live changes")
+	require.Empty(t, q.tryTake(windowMost))
 	q.add(t, liveItem("live"))
-	require.Equal(t, []string{"live"}, keysOf(q.tryTake(throttle.WindowMost)))
+	require.Equal(t, []string{"live"}, keysOf(q.tryTake(windowMost)))
 	for _, it := range first {
-		q.done(it)
+		q.Done(it)
 	}
-	second := q.tryTake(throttle.WindowMost)
+	second := q.tryTake(windowMost)
 	require.Len(t, second, syncMost)
-	require.Empty(t, q.tryTake(throttle.WindowMost))
+	require.Empty(t, q.tryTake(windowMost))
 	for _, it := range second {
-		q.looked(it, false, 0)
+		q.Looked(it, false, 0)
 	}
-	require.Len(t, q.tryTake(throttle.WindowMost), syncMost, "also of those that hardly ever need a call")
+	require.Len(t, q.tryTake(windowMost), syncMost, "also of those that hardly ever need a call")
 	q.lived = q.lived.Add(-liveFor) // that long ago
-	require.Greater(t, len(q.tryTake(throttle.WindowMost)), syncMost)
+	require.Greater(t, len(q.tryTake(windowMost)), syncMost)
 }
 
 func TestWindowOfOneTakesThreeLiveObjectsForOneOfTheSync(t *testing.T) {
 	t.Parallel()
-	q := newQueue(1)
+	q := New[cargo](1)
 	for i := range 10 {
 		q.add(t, liveItem(fmt.Sprintf("l%d", i)), syncItem(fmt.Sprintf("s%d", i)))
 	}
@@ -223,34 +251,34 @@ func TestWindowOfOneTakesThreeLiveObjectsForOneOfTheSync(t *testing.T) {
 		items := q.tryTake(10)
 		require.Len(t, items, 1)
 		order = append(order, items[0].Key)
-		q.done(items[0])
+		q.Done(items[0])
 	}
 	require.Equal(t, []string{"l0", "l1", "l2", "s0", "l3", "l4", "l5", "s1"}, order)
 }
 
 func TestWhatWasPutBackComesFirst(t *testing.T) {
 	t.Parallel()
-	q := newQueue(1)
+	q := New[cargo](1)
 	q.add(t, liveItem("a"), liveItem("b"))
 	items := q.tryTake(1)
-	q.add(t, &Item{ObjectID: object("a"), Revision: 7})
-	q.putBack(items[0])
+	q.add(t, &item{ObjectID: object("a"), Revision: 7})
+	q.PutBack(items[0])
 	again := q.tryTake(1)
 	require.Equal(t, []string{"a"}, keysOf(again))
 	require.EqualValues(t, 7, again[0].Revision)
-	q.done(again[0])
+	q.Done(again[0])
 	require.Equal(t, []string{"b"}, keysOf(q.tryTake(1)))
 }
 
 // A sync's object that a live change came for during its flight is put back as a live one.
 func TestWhatIsPutBackChangesItsLaneWithWhatCame(t *testing.T) {
 	t.Parallel()
-	q := newQueue(4)
+	q := New[cargo](4)
 	q.add(t, syncItem("a"))
 	items := q.tryTake(1)
 	q.add(t, liveItem("a"))
-	q.putBack(items[0])
-	live, sync, flying := q.depth()
+	q.PutBack(items[0])
+	live, sync, flying := q.Depth()
 	require.Equal(t, []int{1, 0, 0}, []int{live, sync, flying})
 	require.Equal(t, [2]int{}, q.inFlight)
 }
@@ -259,7 +287,7 @@ func TestWhatIsPutBackChangesItsLaneWithWhatCame(t *testing.T) {
 func TestFullLaneMakesItsSourceWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(4)
+		q := New[cargo](4)
 		for i := range queueRows {
 			q.add(t, liveItem(fmt.Sprint(i)))
 		}
@@ -268,14 +296,14 @@ func TestFullLaneMakesItsSourceWait(t *testing.T) {
 		pushed := make(chan string, 2)
 		for _, key := range []string{"new", "waits"} {
 			go func() {
-				if err := q.push(t.Context(), liveItem(key)); err == nil {
+				if err := q.Push(t.Context(), liveItem(key)); err == nil {
 					pushed <- key
 				}
 			}()
 		}
 		synctest.Wait()
 		require.Empty(t, pushed)
-		live, sync, _ := q.depth()
+		live, sync, _ := q.Depth()
 		require.Equal(t, []int{queueRows, 1}, []int{live, sync})
 
 		require.Len(t, q.tryTake(1), 1)
@@ -284,7 +312,7 @@ func TestFullLaneMakesItsSourceWait(t *testing.T) {
 		require.Len(t, q.tryTake(1), 1)
 		synctest.Wait()
 		require.Len(t, pushed, 2)
-		live, sync, _ = q.depth()
+		live, sync, _ = q.Depth()
 		require.Equal(t, []int{queueRows, 0}, []int{live, sync})
 	})
 }
@@ -294,85 +322,54 @@ func TestPushAndTakeEndWithTheirContext(t *testing.T) {
 	why := errors.New("why")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	q := newQueue(1)
-	_, err := q.take(ctx, 1)
+	q := New[cargo](1)
+	_, err := q.Take(ctx, 1)
 	require.ErrorIs(t, err, why)
 	for i := range queueRows {
 		q.add(t, liveItem(fmt.Sprint(i)))
 	}
-	require.ErrorIs(t, q.push(ctx, liveItem("one more")), why)
+	require.ErrorIs(t, q.Push(ctx, liveItem("one more")), why)
 }
 
 func TestStoppedQueueTakesAndGivesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(1)
+		q := New[cargo](1)
 		for i := range queueRows {
 			q.add(t, liveItem(fmt.Sprint(i)))
 		}
 		waits := make(chan error, 1)
-		go func() { waits <- q.push(t.Context(), liveItem("one more")) }()
+		go func() { waits <- q.Push(t.Context(), liveItem("one more")) }()
 		synctest.Wait()
-		q.stop()
-		require.ErrorIs(t, <-waits, ErrRunCut)
-		require.ErrorIs(t, q.push(t.Context(), liveItem("0")), ErrRunCut)
+		q.Stop()
+		require.ErrorIs(t, <-waits, ErrStopped)
+		require.ErrorIs(t, q.Push(t.Context(), liveItem("0")), ErrStopped)
 		require.Empty(t, q.tryTake(1))
 	})
 }
 
 func TestPausedQueueGivesOneProbeAtATime(t *testing.T) {
 	t.Parallel()
-	q := newQueue(10)
+	q := New[cargo](10)
 	q.add(t, syncItem("s"), liveItem("a"), liveItem("b"))
-	q.setPaused(true)
+	q.SetPaused(true)
 	require.Empty(t, q.tryTake(10))
-	q.allowProbe()
+	q.AllowProbe()
 	probe := q.tryTake(10)
 	require.Equal(t, []string{"a"}, keysOf(probe))
 	require.Empty(t, q.tryTake(10))
-	q.allowProbe()
+	q.AllowProbe()
 	require.Empty(t, q.tryTake(10), "a probe is on its way")
-	q.done(probe[0])
+	q.Done(probe[0])
 	require.Equal(t, []string{"b"}, keysOf(q.tryTake(10)))
-	q.setPaused(false)
+	q.SetPaused(false)
 	require.Equal(t, []string{"s"}, keysOf(q.tryTake(10)))
 }
 
-func TestRunWaitsForEveryObject(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		run := &Run{}
-		require.NoError(t, run.Wait(t.Context()), "nothing was asked for")
-		run.add()
-		run.add()
-		waited := make(chan error, 1)
-		go func() { waited <- run.Wait(t.Context()) }()
-		run.done(true)
-		synctest.Wait()
-		require.Empty(t, waited)
-		run.done(true)
-		require.NoError(t, <-waited)
-
-		run.add()
-		run.done(false)
-		require.ErrorIs(t, run.Wait(t.Context()), ErrRunCut)
-	})
-}
-
-func TestRunWaitEndsWithItsContext(t *testing.T) {
-	t.Parallel()
-	why := errors.New("why")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(why)
-	run := &Run{}
-	run.add()
-	require.ErrorIs(t, run.Wait(ctx), why)
-}
-
 // checkQueue compares everything that the queue counts with what it holds.
-func checkQueue(t require.TestingT, q *queue) {
+func checkQueue(t require.TestingT, q *Queue[cargo, *cargo]) {
 	for lane := range q.lanes {
-		held := slices.DeleteFunc(slices.Clone(q.lanes[lane]), func(it *Item) bool { return it == nil })
+		held := slices.DeleteFunc(slices.Clone(q.lanes[lane]), func(it *item) bool { return it == nil })
 		require.Len(t, held, q.size[lane])
 		for _, it := range held {
 			require.Same(t, it, q.waiting[it.ObjectID])
@@ -399,11 +396,11 @@ func checkQueue(t require.TestingT, q *queue) {
 func TestEveryItemOfARunEndsOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		q := newQueue(rapid.IntRange(1, 6).Draw(t, "window"))
-		run := &Run{}
-		var flying []*Item
+		q := New[cargo](rapid.IntRange(1, 6).Draw(t, "window"))
+		run := &tally{}
+		var flying []*item
 		asked, settled := 0, 0
-		land := func(t *rapid.T) *Item {
+		land := func(t *rapid.T) *item {
 			if len(flying) == 0 {
 				return nil
 			}
@@ -414,12 +411,12 @@ func TestEveryItemOfARunEndsOnce(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"push": func(t *rapid.T) {
-				it := &Item{ObjectID: object(rapid.StringOfN(rapid.RuneFrom([]rune("abcdef")), 1, 1, 1).Draw(t, "key"))}
+				it := &item{ObjectID: object(rapid.StringOfN(rapid.RuneFrom([]rune("abcdef")), 1, 1, 1).Draw(t, "key"))}
 				it.Lane = rapid.SampledFrom([]Lane{LaneLive, LaneSync}).Draw(t, "lane")
 				if rapid.Bool().Draw(t, "counted") {
 					asked++
 					run.add()
-					it.runs = []*Run{run}
+					it.Payload.tallies = []*tally{run}
 				}
 				q.add(t, it)
 			},
@@ -429,36 +426,36 @@ func TestEveryItemOfARunEndsOnce(t *testing.T) {
 				if it == nil {
 					return
 				}
-				q.done(it)
-				for _, r := range it.runs {
+				q.Done(it)
+				for _, r := range it.Payload.tallies {
 					settled++
 					r.done(true)
 				}
 			},
 			"put back": func(t *rapid.T) {
 				if it := land(t); it != nil {
-					q.putBack(it)
+					q.PutBack(it)
 				}
 			},
 			"rest": func(t *rapid.T) {
 				if it := land(t); it != nil {
-					require.True(t, q.rest(it))
+					require.True(t, q.Rest(it))
 				}
 			},
 			"wake": func(t *rapid.T) {
 				key := rapid.StringOfN(rapid.RuneFrom([]rune("abcdef")), 1, 1, 1).Draw(t, "above")
-				q.wake(1, func(other string) bool { return other > key })
+				q.Wake(1, func(other string) bool { return other > key })
 			},
 			"": func(t *rapid.T) {
 				checkQueue(t, q)
 				require.Equal(t, asked-settled, run.pending)
 			},
 		})
-		q.stop()
-		q.abandon()
+		q.Stop()
+		q.Abandon()
 		require.Zero(t, run.pending)
 		require.Equal(t, asked > settled, run.cut)
-		live, sync, inFlight := q.depth()
+		live, sync, inFlight := q.Depth()
 		require.Equal(t, []int{0, 0, 0}, []int{live, sync, inFlight})
 	})
 }
