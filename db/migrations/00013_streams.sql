@@ -250,8 +250,9 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bit
     FROM unnest(unconfirmed.resources, unconfirmed.keys) WITH ORDINALITY AS u (resource, key, place)
     CROSS JOIN LATERAL (SELECT x.version, x.at, x.hash IS NULL AS deleted FROM reconciler.published AS x
         WHERE x.target_id = unconfirmed.target_id AND x.resource = u.resource AND x.key = u.key ORDER BY x.version DESC LIMIT 1) AS p
-    LEFT JOIN reconciler.resources AS r ON r.name = u.resource
-    LEFT JOIN reconciler.observations AS o ON o.target_id = unconfirmed.target_id AND o.resource_id = r.id AND o.key = u.key
+    -- With LIMIT: a join is planned on the first two columns of the key where there are no statistics.
+    LEFT JOIN LATERAL (SELECT x.version, x.state, x.message FROM reconciler.resources AS r JOIN reconciler.observations AS x ON x.resource_id = r.id
+        WHERE r.name = u.resource AND x.target_id = unconfirmed.target_id AND x.key = u.key LIMIT 1) AS o ON true
     LEFT JOIN reconciler.reports AS i ON i.target_id = unconfirmed.target_id
     WHERE (o.version >= p.version AND o.state = CASE WHEN p.deleted THEN 'absent' ELSE 'applied' END
         OR p.deleted AND o.version IS NULL AND i.inventory_version >= p.version) IS NOT TRUE

@@ -14,7 +14,7 @@ func reported(t *testing.T) psqlDB {
 	db.ledger(t, "us", "1", "applied", "")
 	db.Exec(t, `
 		UPDATE reconciler.targets SET driver = 'stream' WHERE name = 'eu';
-		SELECT reconciler.own_stream(id, owner, term, '1 day') FROM reconciler.targets WHERE name = 'eu';
+		SELECT reconciler.own_stream(id, owner, term, '1 day', false) FROM reconciler.targets WHERE name = 'eu';
 		UPDATE reconciler.streams SET complete = true;
 		INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
 		SELECT id, 'deployments', '1', 7, 9, '{}', '\x00112233445566778899aabbccddeeff' FROM reconciler.targets WHERE name = 'eu'`)
