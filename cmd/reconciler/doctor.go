@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -54,6 +55,12 @@ func (a *app) examine(ctx context.Context, s *cli.Session, cfg *config.Config) (
 	findings = append(findings, cli.CheckListen(ctx, cfg))
 	for _, t := range cfg.Targets {
 		findings = append(findings, a.checkTarget(ctx, t))
+		if reportless(cfg, t) {
+			findings = append(findings, cli.Finding{
+				Check: "ack", Finding: fmt.Sprintf("target %s waits for reports (ack: true), and no token may report on it: its objects stay pending", t.Name),
+				Remedy: "Give a token of streams.tokens allow: [read, report], or set ack: false.",
+			})
+		}
 	}
 	return findings, context.Cause(ctx)
 }
@@ -130,6 +137,14 @@ func (a *app) checkTarget(ctx context.Context, t config.Target) cli.Finding {
 		return cli.Finding{Check: "target", Finding: fmt.Sprintf("target %s does not answer: %v", t.Name, err), Remedy: "Mend the target; calls go on by themselves when it answers."}
 	}
 	return cli.Finding{Check: "target", OK: true, Finding: fmt.Sprintf("target %s answers", t.Name)}
+}
+
+// reportless reports whether a target waits for reports that the streams of this config refuse. Without tokens they take all.
+func reportless(cfg *config.Config, t config.Target) bool {
+	return t.Driver == "stream" && t.Options["ack"] == true && len(cfg.Streams.Tokens) > 0 &&
+		!slices.ContainsFunc(cfg.Streams.Tokens, func(token config.Token) bool {
+			return slices.Contains(token.Targets, t.Name) && slices.Contains(token.Allow, config.AllowReport)
+		})
 }
 
 func (a *app) printFindings(findings []cli.Finding) error {

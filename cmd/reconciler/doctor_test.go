@@ -71,6 +71,22 @@ func TestDoctorLooksAtTheConfiguration(t *testing.T) {
 	require.Empty(t, w.findings(t))
 }
 
+// A target that waits for reports needs a token that may report.
+func TestDoctorLooksForATokenThatMayReport(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.heal(t)
+	const target = "targets:\n  - {name: edge, driver: stream, options: {ack: true}}\n"
+	for streams, want := range map[string]int{
+		"": 0, // on loopback everyone may report
+		"streams: {tokens: [{name: edge, token_env: EDGE, targets: [edge]}]}\n":                        1,
+		"streams: {tokens: [{name: edge, token_env: EDGE, targets: [edge], allow: [read, report]}]}\n": 0,
+	} {
+		w.write(t, "reconciler.yaml", fmt.Sprintf("database_url: %q\n", w.db.URL)+streams+target)
+		require.Len(t, w.findings(t)["ack"], want, streams)
+	}
+}
+
 func TestDoctorTriesListen(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

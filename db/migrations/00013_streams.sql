@@ -141,7 +141,7 @@ $$;
 -- complete report takes the place of all that is older by session and seq. So the order in which reports of a session arrive makes no difference.
 -- as_of is up to which version the client of a complete report had read the stream; 0: it does not say. An absent object may be reported with a
 -- later version than its own, that of the end of a snapshot without it.
--- accepted counts the objects that are now as the report says. wrong is the place of the first one that cannot have been observed, and problem
+-- accepted counts the objects that are now as the report says. awaited: objects may wait for it, see look_again. wrong is the place of the first one that cannot have been observed, and problem
 -- is why: then nothing has changed.
 -- Reports on one stream wait for each other on its row of reports. With its lock no row of observations can be there that the second
 -- statement does not see, and no two reports lock rows in different orders. An answer that was given is not lost: the
@@ -149,15 +149,17 @@ $$;
 -- A complete report writes no row that is as it was: inventory_at stands for all of them. (100,000 objects each minute, unchanged,
 -- would else be 100,000 dead rows a minute.)
 CREATE FUNCTION reconciler.report(target_id integer, session text, seq bigint, complete boolean, as_of bigint, resources text[], keys text[], versions bigint[],
-    states text[], messages text[], healthy text[], statuses text[], OUT accepted bigint, OUT ignored bigint, OUT ack boolean, OUT wrong bigint, OUT problem text)
+    states text[], messages text[], healthy text[], statuses text[], OUT accepted bigint, OUT ignored bigint, OUT awaited boolean, OUT wrong bigint, OUT problem text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_memoize = off SET jit = off SET work_mem = '64MB' AS $$
 DECLARE
     r       reconciler.reports;
     newest  bigint;
+    ack     boolean;
     at_     timestamptz;
     unknown text;
+    changed bigint;
 BEGIN
     SELECT * INTO r FROM reconciler.reports AS x WHERE x.target_id = report.target_id FOR NO KEY UPDATE;
     IF NOT FOUND THEN
@@ -226,8 +228,9 @@ BEGIN
         WHERE report.complete AND o.target_id = report.target_id AND (o.session, o.seq) < (r.session_id, report.seq)
           AND (o.resource_id, o.key) NOT IN (SELECT n.resource_id, n.key FROM named AS n)
     )
-    SELECT count(*) FILTER (WHERE k.newer OR k.same) INTO accepted FROM known AS k;
+    SELECT count(*) FILTER (WHERE k.newer OR k.same), count(*) FILTER (WHERE k.newer AND k.other OR k.same) INTO accepted, changed FROM known AS k;
     ignored := ignored - accepted;
+    awaited := ack AND (changed > 0 OR report.as_of > r.inventory_version);
     UPDATE reconciler.reports AS x
     SET session = r.session, session_id = r.session_id, replaced = r.replaced, seq = greatest(r.seq, report.seq), reported_at = at_,
         inventory_seq = CASE WHEN report.complete THEN report.seq ELSE r.inventory_seq END,
@@ -267,16 +270,19 @@ DECLARE
     n bigint;
 BEGIN
     PERFORM FROM reconciler.targets AS t WHERE t.id = look_again.target_id FOR NO KEY UPDATE;
-    WITH named AS MATERIALIZED (
-        SELECT c.id AS resource_id, u.key FROM unnest(look_again.resources, look_again.keys) AS u (resource, key) JOIN reconciler.resources AS c ON c.name = u.resource
-        UNION
-        SELECT l.resource_id, l.key FROM reconciler.ledger AS l
-        WHERE look_again.complete AND l.target_id = look_again.target_id AND l.state IN ('pending', 'failing') AND NOT l.wanted
-    )
-    UPDATE reconciler.ledger AS l SET next_attempt_at = clock_timestamp(), generation = l.generation + 1
-    FROM named AS m
-    WHERE l.target_id = look_again.target_id AND l.resource_id = m.resource_id AND l.key = m.key
-      AND l.state IN ('pending', 'failing') AND l.next_attempt_at > clock_timestamp();
+    IF complete THEN
+        -- The few that wait are looked up among the many that are named, and not the other way round.
+        UPDATE reconciler.ledger AS l SET next_attempt_at = clock_timestamp(), generation = l.generation + 1
+        WHERE l.target_id = look_again.target_id AND l.state IN ('pending', 'failing') AND l.next_attempt_at > clock_timestamp()
+          AND (NOT l.wanted OR (l.resource_id, l.key) IN (SELECT c.id, u.key COLLATE "C" FROM unnest(look_again.resources, look_again.keys) AS u (resource, key)
+            JOIN reconciler.resources AS c ON c.name = u.resource));
+    ELSE
+        UPDATE reconciler.ledger AS l SET next_attempt_at = clock_timestamp(), generation = l.generation + 1
+        FROM (SELECT DISTINCT c.id AS resource_id, u.key COLLATE "C" AS key FROM unnest(look_again.resources, look_again.keys) AS u (resource, key)
+            JOIN reconciler.resources AS c ON c.name = u.resource) AS m
+        WHERE l.target_id = look_again.target_id AND l.resource_id = m.resource_id AND l.key = m.key
+          AND l.state IN ('pending', 'failing') AND l.next_attempt_at > clock_timestamp();
+    END IF;
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM pg_notify('reconciler_control', '') WHERE n > 0;
     RETURN n;

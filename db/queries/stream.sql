@@ -113,7 +113,7 @@ SELECT pg_notify('reconciler_published', '')::text AS told;
 
 -- name: StreamReport :one
 -- Takes what a client has observed; see reconciler.report. '' stands for none. wrong is 0 where nothing is.
-SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.ack, false)::boolean AS ack,
+SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.awaited, false)::boolean AS awaited,
     coalesce(r.wrong, 0)::bigint AS wrong, coalesce(r.problem, '')::text AS problem
 FROM reconciler.report(sqlc.arg(target_id)::int, sqlc.arg(session)::text, sqlc.arg(seq)::bigint, sqlc.arg(complete)::boolean,
     sqlc.arg(as_of)::bigint, sqlc.arg(resources)::text[], sqlc.arg(keys)::text[], sqlc.arg(versions)::bigint[], sqlc.arg(states)::text[],

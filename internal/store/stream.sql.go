@@ -400,7 +400,7 @@ func (q *Queries) StreamPublish(ctx context.Context, arg StreamPublishParams) (S
 }
 
 const streamReport = `-- name: StreamReport :one
-SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.ack, false)::boolean AS ack,
+SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.awaited, false)::boolean AS awaited,
     coalesce(r.wrong, 0)::bigint AS wrong, coalesce(r.problem, '')::text AS problem
 FROM reconciler.report($1::int, $2::text, $3::bigint, $4::boolean,
     $5::bigint, $6::text[], $7::text[], $8::bigint[], $9::text[],
@@ -425,7 +425,7 @@ type StreamReportParams struct {
 type StreamReportRow struct {
 	Accepted int64
 	Ignored  int64
-	Ack      bool
+	Awaited  bool
 	Wrong    int64
 	Problem  string
 }
@@ -450,7 +450,7 @@ func (q *Queries) StreamReport(ctx context.Context, arg StreamReportParams) (Str
 	err := row.Scan(
 		&i.Accepted,
 		&i.Ignored,
-		&i.Ack,
+		&i.Awaited,
 		&i.Wrong,
 		&i.Problem,
 	)

@@ -151,7 +151,7 @@ func (h *Handler) store(ctx context.Context, target int32, report *report) (done
 		return done, badBody("line %d: %s", line, done.Problem)
 	}
 	crash.Point(crash.ReportWritten)
-	if done.Ack && (done.Accepted > 0 || report.params.Complete) {
+	if done.Awaited {
 		err = h.lookAgain(ctx, report)
 	}
 	return done, err
