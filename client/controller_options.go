@@ -33,7 +33,8 @@ func Existing(list func(context.Context) iter.Seq2[string, error]) ControllerOpt
 
 // MaxDeletes bounds the deletes that are concluded from absence: an object that a snapshot after a reset does not have any more, or one
 // that only Existing names. If more of them are outstanding, all of them wait for ApproveDeletes. Deletes that the server sends do not
-// count: they have passed its own guard. The default is a tenth of the objects, and at least 10. A negative number is no limit.
+// count: they have passed its own guard. They also wait if objects are absent since the rights of the token have
+// changed. The default is a tenth of the objects, and at least 10. A negative number is no limit.
 func MaxDeletes(n int) ControllerOption {
 	return func(c *Controller) { c.most, c.mostSet = n, true }
 }

@@ -8,27 +8,32 @@ const (
 	deletesDivide = 10
 )
 
-// guard counts the deletes that were concluded from absence and not yet made, and holds all of them if there are too many. The rest of
-// what is to be deleted may run.
+// guard counts the deletes that were concluded from absence and not yet made, and holds all of them if there are too many, or if the
+// rights of the token may be the cause. The rest of what is to be deleted may run.
 func (c *Controller) guard() {
 	i := c.informer
 	i.mu.Lock()
 	gone := i.tombstones[c.resource]
-	absent := 0
+	absent, unread := 0, false
 	for _, t := range gone {
 		if t.absent {
 			absent++
+			unread = unread || t.unread
 		}
 	}
 	most := c.deletesMost(len(i.cache.objects[c.resource]) + absent)
-	hold := most >= 0 && absent > most
+	hold := most >= 0 && (unread || absent > most)
+	cause := fmt.Sprintf("%d objects are absent, and MaxDeletes is %d", absent, most)
+	if unread {
+		cause = fmt.Sprintf("%d objects are absent since the rights of the token have changed", absent)
+	}
 	var waiting []Observation
 	for key, t := range gone {
 		t.held = t.absent && hold
 		gone[key] = t
 		if t.held && t.version > 0 {
 			waiting = append(waiting, Observation{Resource: c.resource, Key: key, Version: t.version, State: StateProgressing,
-				Message: fmt.Sprintf("the delete waits for approval: %d objects are absent, and MaxDeletes is %d", absent, most)})
+				Message: "the delete waits for approval: " + cause})
 		}
 		if !t.held {
 			c.queue.add(key)
@@ -36,7 +41,7 @@ func (c *Controller) guard() {
 	}
 	i.mu.Unlock()
 	if hold {
-		i.client.log.Error("deletes_held", "target", i.target, "resource", c.resource, "deletes", absent, "max_deletes", most)
+		i.client.log.Error("deletes_held", "target", i.target, "resource", c.resource, "deletes", absent, "cause", cause)
 	}
 	for _, o := range waiting {
 		c.reporter.add(o)
@@ -57,7 +62,7 @@ func (c *Controller) ApproveDeletes() int {
 	i.mu.Lock()
 	for key, t := range i.tombstones[c.resource] {
 		if t.held {
-			t.absent, t.held = false, false
+			t.absent, t.unread, t.held = false, false, false
 			i.tombstones[c.resource][key] = t
 			i.noteDirty(ref{c.resource, key})
 			approved++

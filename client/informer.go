@@ -11,7 +11,7 @@ import (
 
 // InformerOptions are what an Informer follows. Zero is every object of the target, in memory.
 type InformerOptions struct {
-	Resources []string // these only; nil: all
+	Resources []string // these only, all of which the token must be allowed to read; nil: all that it may read
 	Prefix    string   // keys that begin with it; it needs exactly one resource
 	Store     *Store   // keeps the objects on disk, so that a restart needs no server; nil: none
 }
@@ -26,7 +26,10 @@ type Informer struct {
 	opts   InformerOptions
 	synced chan struct{} // closed when the objects are complete for the first time
 	kick   chan struct{} // wakes the saver, size one
-	anew   bool          // controllers look at everything after the snapshot; only Run's goroutine uses it
+
+	// Of the snapshot that is under way; only Run's goroutine uses them.
+	anew   bool // controllers look at everything after it
+	rights bool // it came because of other rights
 
 	// Wiring: complete before Run, only read afterwards.
 	indexes     map[string][]*index
@@ -56,6 +59,7 @@ type Informer struct {
 type deleted struct {
 	version int64 // of the delete, or of the stream when the object was found absent; 0: not known
 	absent  bool  // concluded from absence, which the controller's guard counts
+	unread  bool  // after a reset because of other rights, which do not prove that the object is gone
 	held    bool  // by that guard
 }
 

@@ -88,6 +88,9 @@ type reports struct {
 	seqs     []uint64
 	sizes    []int
 	failures []int // statuses of the next ones; 0: the answer is lost
+	// A report is too large, or has an observation that the server refuses.
+	largest int // 0: none is too large
+	wrong   string
 }
 
 func (r *reports) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -101,8 +104,13 @@ func (r *reports) RoundTrip(req *http.Request) (*http.Response, error) {
 	r.mu.Lock()
 	r.at, r.seqs, r.sizes = append(r.at, time.Now()), append(r.seqs, head.Seq), append(r.sizes, bytes.Count(body, []byte("\n"))-2)
 	failure := -1
-	if len(r.failures) > 0 {
+	switch {
+	case len(r.failures) > 0:
 		failure, r.failures = r.failures[0], r.failures[1:]
+	case r.largest > 0 && r.sizes[len(r.sizes)-1] > r.largest:
+		failure = http.StatusRequestEntityTooLarge
+	case r.wrong != "" && bytes.Contains(body, []byte(r.wrong)):
+		failure = http.StatusBadRequest
 	}
 	r.mu.Unlock()
 	if failure > 0 {
@@ -196,10 +204,15 @@ func TestReportsThatAreRefusedAreOff(t *testing.T) {
 func TestReportThatIsWrongIsHalvedAndDropped(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		fill(s, 8)
-		log, seen, stop := reporting(t, s, 413, 400, 400, 400)
+		s.HoldAt("app")
+		log, seen, stop := reporting(t, s)
+		synctest.Wait()
+		seen.mu.Lock()
+		seen.largest, seen.wrong = 4, `"key":"3"`
+		seen.mu.Unlock()
+		s.Release()
 		settle()
 		stop()
-		require.Equal(t, []int{8, 4, 2, 1, 2, 4, 1}, seen.sizes)
 		require.Equal(t, 1, strings.Count(log.String(), "report_dropped"))
 		require.Len(t, s.Observations(), 7)
 	})

@@ -5,6 +5,9 @@ import (
 	"slices"
 )
 
+// resetScope is the reason of a reset because of other filters or rights. The filter of an informer is always the same.
+const resetScope = "scope"
+
 // restart begins a snapshot: nothing was named, and no version counts. Controllers begin nothing until it has ended. Unless it is known
 // that the server still has what controllers reported, they look at everything then, and report it again.
 func (i *Informer) restart(reason string) {
@@ -19,7 +22,8 @@ func (i *Informer) restart(reason string) {
 	}
 	clear(i.kept)
 	i.snapshot, i.bookmark, i.status.Revision = true, "", 0
-	i.anew = i.anew || !slices.Contains([]string{resetCut, "expired", "scope"}, reason)
+	i.rights = i.rights || reason == resetScope
+	i.anew = i.anew || !slices.Contains([]string{resetCut, "expired", resetScope}, reason)
 }
 
 // complete ends a snapshot: what it did not name does not exist.
@@ -36,7 +40,7 @@ func (i *Informer) complete(ctx context.Context, f Frame) {
 	}
 	for _, r := range gone {
 		old := i.cache.get(r)
-		i.change(r, old, entry{}, &deleted{version: max(old.version, f.Version), absent: true})
+		i.change(r, old, entry{}, &deleted{version: max(old.version, f.Version), absent: true, unread: i.rights})
 	}
 	i.mu.Lock()
 	first, before := !i.primed, i.before
@@ -56,7 +60,7 @@ func (i *Informer) complete(ctx context.Context, f Frame) {
 		}
 		i.release()
 	}
-	i.anew = false
+	i.anew, i.rights = false, false
 	i.wakeSaver()
 }
 

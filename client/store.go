@@ -86,6 +86,7 @@ const (
 	flagGone = 1 << iota
 	flagAbsent
 	flagKept
+	flagUnread
 )
 
 // load calls take for each record of a store, and returns its head, which is empty for a new one. want is whose objects they must be.
@@ -166,6 +167,9 @@ func (rec record) encode() []byte {
 		if rec.gone.absent {
 			flags |= flagAbsent
 		}
+		if rec.gone.unread {
+			flags |= flagUnread
+		}
 	}
 	if rec.kept {
 		flags |= flagKept
@@ -187,7 +191,7 @@ func decodeRecord(data []byte) (rec record, err error) {
 	}
 	rec.spec, rec.kept = string(data[5+n:]), flags&flagKept != 0
 	if flags&flagGone != 0 {
-		rec.gone = &deleted{version: version, absent: flags&flagAbsent != 0}
+		rec.gone = &deleted{version: version, absent: flags&flagAbsent != 0, unread: flags&flagUnread != 0}
 	} else {
 		rec.version = version
 	}

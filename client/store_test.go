@@ -193,6 +193,39 @@ func TestHeldDeletesStayHeld(t *testing.T) {
 	})
 }
 
+// C1. A token that may read less than before does not prove that objects are gone, also not for the next process.
+func TestDeletesAfterAChangeOfRightsAreHeld(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		path := filepath.Join(t.TempDir(), "objects")
+		fill(s, 3)
+		p := restart(t, s, path, client.InformerOptions{})
+		settle()
+		s.Lose("app", "0")
+		s.Reset("scope")
+		settle()
+		o, err := s.WaitObserved(t.Context(), "app", "0", client.StateProgressing)
+		require.NoError(t, err)
+		require.Equal(t, "the delete waits for approval: 1 objects are absent since the rights of the token have changed", o.Message)
+		p.stop()
+		p = restart(t, s, path, client.InformerOptions{})
+		settle()
+		require.Equal(t, 1, p.controller.Status().Held)
+		require.Equal(t, 1, p.controller.ApproveDeletes())
+		settle()
+		require.Equal(t, []string{"0", "1", "2"}, slices.Sorted(slices.Values(p.called())))
+		p.stop()
+		p = restart(t, s, path, client.InformerOptions{})
+		settle()
+		require.NotContains(t, p.called(), "0")
+		s.Reset("scope")
+		settle()
+		lose(s, "app", "1") // which has nothing to do with rights
+		settle()
+		require.Equal(t, []string{"1"}, p.called())
+		p.stop()
+	})
+}
+
 // A store may be behind: what the far side has beyond it is no orphan until the server has confirmed that.
 func TestExistingIsComparedWithWhatTheServerHasConfirmed(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {

@@ -25,10 +25,10 @@ var errCut = errors.New("the response is cut")
 
 // bookmark is where a stream goes on.
 type bookmark struct {
-	Epoch   int    `json:"e"`
-	Version int64  `json:"v"` // of the last change that was sent, or, within a snapshot, at its beginning
-	Scope   string `json:"s"`
-	Paging  bool   `json:"p,omitempty"`
+	Epoch   int       `json:"e"`
+	Version int64     `json:"v"` // of the last change that was sent, or, within a snapshot, at its beginning
+	Scope   string    `json:"s"`
+	Paging  bool      `json:"p,omitempty"`
 	At      [2]string `json:"a"` // resource and key of the last object before it
 }
 
