@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// A report has at most so many observations, and follows the one before after this time.
+	// A report has at most so many observations, and follows one that was not full after this time.
 	observationsMost = 1000
 	reportEvery      = 200 * time.Millisecond
 	// flushTimeout bounds the last reports of a controller.
@@ -93,11 +93,14 @@ func (r *reporter) run(ctx context.Context) {
 		if !wait(ctx, time.Until(next)) {
 			continue
 		}
-		if batch := r.take(); len(batch) > 0 && !r.send(ctx, batch) {
+		batch := r.take()
+		if len(batch) > 0 && !r.send(ctx, batch) {
 			r.flush(ctx, batch)
 			return
 		}
-		next = time.Now().Add(reportEvery)
+		if len(batch) < observationsMost {
+			next = time.Now().Add(reportEvery)
+		}
 	}
 }
 

@@ -77,8 +77,8 @@ COMMENT ON COLUMN reconciler.stream_reports.inventory_at IS 'When its last compl
 COMMENT ON COLUMN reconciler.stream_reports.observations IS 'Objects that were reported.';
 
 -- +goose StatementBegin
--- own_stream creates or updates the stream of a target for its owner.
-CREATE FUNCTION reconciler.own_stream(target_id integer, owner uuid, term bigint, history interval, ack boolean) RETURNS void
+-- own_stream creates or updates the stream of a target for its owner, and returns whether it is complete.
+CREATE FUNCTION reconciler.own_stream(target_id integer, owner uuid, term bigint, history interval, ack boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM reconciler.fence(own_stream.target_id, own_stream.owner, own_stream.term);
@@ -86,6 +86,7 @@ BEGIN
     ON CONFLICT ON CONSTRAINT streams_pkey DO UPDATE SET history = excluded.history, ack = excluded.ack
     WHERE (s.history, s.ack) <> (excluded.history, excluded.ack);
     INSERT INTO reconciler.reports (target_id) VALUES (own_stream.target_id) ON CONFLICT DO NOTHING;
+    RETURN (SELECT s.complete FROM reconciler.streams AS s WHERE s.target_id = own_stream.target_id);
 END
 $$;
 
@@ -240,29 +241,36 @@ BEGIN
 END
 $$;
 
--- unconfirmed returns which of these objects of a stream no client has reported as they are published, by their places, why, and since
--- how many seconds they are published. An object without a row has nothing to confirm: it was never published, or its tombstone is older than
--- the stream's history.
-CREATE FUNCTION reconciler.unconfirmed(target_id integer, resources text[], keys text[]) RETURNS TABLE (place integer, failed boolean, reason text, seconds double precision)
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+-- acknowledged returns which of these objects of a stream are published as is asked, by their places: with the hash, or not at all for an empty one.
+-- confirmed: a client has reported it. Otherwise failed and reason are what is known, and seconds is for how long it is published. An
+-- object without a row has nothing to confirm: it was never published, or its tombstone is older than the stream's history.
+CREATE FUNCTION reconciler.acknowledged(target_id integer, resources text[], keys text[], hashes bytea[])
+RETURNS TABLE (place integer, confirmed boolean, failed boolean, reason text, seconds double precision)
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
-    SELECT u.place, coalesce(o.version >= p.version AND o.state = 'failed', false), CASE
-            WHEN o.version >= p.version THEN coalesce(o.message, format('the client reports it %s', o.state))
+#variable_conflict use_column
+BEGIN
+    -- To plan it for each call would double the time of a small one.
+    RETURN QUERY SELECT u.place::integer, p.version IS NULL OR coalesce(o.version >= p.version AND o.state = CASE WHEN p.hash IS NULL THEN 'absent' ELSE 'applied' END
+            OR p.hash IS NULL AND o.version IS NULL AND i.inventory_version >= p.version, false),
+        coalesce(o.version >= p.version AND o.state = 'failed', false),
+        CASE WHEN o.version >= p.version THEN coalesce(o.message, format('the client reports it %s', o.state))
             ELSE format('the client has not reported version %s', p.version) END,
-        extract(epoch FROM clock_timestamp() - p.at)
-    FROM unnest(unconfirmed.resources, unconfirmed.keys) WITH ORDINALITY AS u (resource, key, place)
-    CROSS JOIN LATERAL (SELECT x.version, x.at, x.hash IS NULL AS deleted FROM reconciler.published AS x
-        WHERE x.target_id = unconfirmed.target_id AND x.resource = u.resource AND x.key = u.key ORDER BY x.version DESC LIMIT 1) AS p
-    -- With LIMIT: a join is planned on the first two columns of the key where there are no statistics.
-    LEFT JOIN LATERAL (SELECT x.version, x.state, x.message FROM reconciler.resources AS r JOIN reconciler.observations AS x ON x.resource_id = r.id
-        WHERE r.name = u.resource AND x.target_id = unconfirmed.target_id AND x.key = u.key LIMIT 1) AS o ON true
-    LEFT JOIN reconciler.reports AS i ON i.target_id = unconfirmed.target_id
-    WHERE (o.version >= p.version AND o.state = CASE WHEN p.deleted THEN 'absent' ELSE 'applied' END
-        OR p.deleted AND o.version IS NULL AND i.inventory_version >= p.version) IS NOT TRUE
+        extract(epoch FROM clock_timestamp() - p.at)::double precision
+    FROM unnest(acknowledged.resources, acknowledged.keys, acknowledged.hashes) WITH ORDINALITY AS u (resource, key, hash, place)
+    LEFT JOIN LATERAL (SELECT x.version, x.at, x.hash FROM reconciler.published AS x
+        WHERE x.target_id = acknowledged.target_id AND x.resource = u.resource AND x.key = u.key ORDER BY x.version DESC LIMIT 1) AS p ON true
+    -- One after the other: a join may be planned on a part of the key, and read all of the target for each object.
+    LEFT JOIN LATERAL (SELECT x.id FROM reconciler.resources AS x WHERE x.name = u.resource LIMIT 1) AS r ON true
+    LEFT JOIN LATERAL (SELECT x.version, x.state, x.message FROM reconciler.observations AS x
+        WHERE x.target_id = acknowledged.target_id AND x.resource_id = r.id AND x.key = u.key LIMIT 1) AS o ON true
+    LEFT JOIN reconciler.reports AS i ON i.target_id = acknowledged.target_id
+    WHERE p.hash IS NOT DISTINCT FROM nullif(u.hash, '');
+END
 $$;
 
 -- look_again has objects looked at again that wait for what a report has brought, and returns how many. It locks the target first, as
--- retry() does. Complete reports also confirm deletes of what they do not name.
+-- retry() does. The generation grows, so that a look from before the report that is still under way is repeated. Complete reports also confirm deletes of what they do not name.
 CREATE FUNCTION reconciler.look_again(target_id integer, complete boolean, resources text[], keys text[]) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -273,15 +281,18 @@ BEGIN
     IF complete THEN
         -- The few that wait are looked up among the many that are named, and not the other way round.
         UPDATE reconciler.ledger AS l SET next_attempt_at = clock_timestamp(), generation = l.generation + 1
-        WHERE l.target_id = look_again.target_id AND l.state IN ('pending', 'failing') AND l.next_attempt_at > clock_timestamp()
+        WHERE l.target_id = look_again.target_id AND l.state IN ('pending', 'failing')
           AND (NOT l.wanted OR (l.resource_id, l.key) IN (SELECT c.id, u.key COLLATE "C" FROM unnest(look_again.resources, look_again.keys) AS u (resource, key)
             JOIN reconciler.resources AS c ON c.name = u.resource));
     ELSE
+        -- Each is looked up by its key, and not by its state, for which there are other indexes. Nothing moves them meanwhile, as the target is locked.
         UPDATE reconciler.ledger AS l SET next_attempt_at = clock_timestamp(), generation = l.generation + 1
-        FROM (SELECT DISTINCT c.id AS resource_id, u.key COLLATE "C" AS key FROM unnest(look_again.resources, look_again.keys) AS u (resource, key)
-            JOIN reconciler.resources AS c ON c.name = u.resource) AS m
-        WHERE l.target_id = look_again.target_id AND l.resource_id = m.resource_id AND l.key = m.key
-          AND l.state IN ('pending', 'failing') AND l.next_attempt_at > clock_timestamp();
+        WHERE l.ctid = ANY (ARRAY(
+            SELECT l.at FROM unnest(look_again.resources, look_again.keys) AS u (resource, key)
+            CROSS JOIN LATERAL (SELECT x.id FROM reconciler.resources AS x WHERE x.name = u.resource LIMIT 1) AS r
+            CROSS JOIN LATERAL (SELECT x.ctid AS at FROM reconciler.ledger AS x
+                WHERE x.target_id = look_again.target_id AND x.resource_id = r.id AND x.key = u.key LIMIT 1) AS l))
+          AND l.state IN ('pending', 'failing');
     END IF;
     GET DIAGNOSTICS n = ROW_COUNT;
     PERFORM pg_notify('reconciler_control', '') WHERE n > 0;
@@ -375,7 +386,7 @@ $$;
 CREATE TRIGGER leave_stream AFTER DELETE ON reconciler.streams FOR EACH ROW EXECUTE FUNCTION reconciler.leave_stream();
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.own_stream IS 'Internal: creates the stream of a target, or changes its options.';
-COMMENT ON FUNCTION reconciler.unconfirmed IS 'Internal: objects that no client has reported as they are published.';
+COMMENT ON FUNCTION reconciler.acknowledged IS 'Internal: which objects are published as is asked, and what clients have reported of them.';
 COMMENT ON FUNCTION reconciler.look_again IS 'Internal: has objects looked at that wait for a report.';
 COMMENT ON FUNCTION reconciler.publish IS 'Internal: publishes new versions of objects and tombstones.';
 COMMENT ON FUNCTION reconciler.complete_stream IS 'Internal: records that every object of a stream is published.';
@@ -391,4 +402,4 @@ SELECT reconciler.regrant();
 DROP VIEW reconciler.stream_reports, reconciler.stream_watchers;
 DROP TABLE reconciler.stream_watches, reconciler.streams, reconciler.published;
 DROP SEQUENCE reconciler.published_seq;
-DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.forget_observations, reconciler.explain_observed, reconciler.report, reconciler.unconfirmed, reconciler.look_again, reconciler.complete_stream, reconciler.publish, reconciler.own_stream;
+DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.forget_observations, reconciler.explain_observed, reconciler.report, reconciler.acknowledged, reconciler.look_again, reconciler.complete_stream, reconciler.publish, reconciler.own_stream;

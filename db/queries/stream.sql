@@ -1,6 +1,6 @@
--- name: StreamOwn :exec
+-- name: StreamOwn :one
 SELECT reconciler.own_stream(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
-    sqlc.arg(history)::interval, sqlc.arg(ack)::boolean)::text AS owned;
+    sqlc.arg(history)::interval, sqlc.arg(ack)::boolean)::boolean AS complete;
 
 -- name: StreamPublish :one
 -- Specs that are '' stand for deletes. It returns how many objects changed, and whether other processes serve watchers.
@@ -123,9 +123,11 @@ FROM reconciler.report(sqlc.arg(target_id)::int, sqlc.arg(session)::text, sqlc.a
 SELECT reconciler.look_again(sqlc.arg(target_id)::int, sqlc.arg(complete)::boolean, sqlc.arg(resources)::text[],
     sqlc.arg(keys)::text[])::bigint AS objects;
 
--- name: StreamUnconfirmed :many
-SELECT u.place::int AS place, u.failed::boolean AS failed, u.reason::text AS reason, u.seconds::float8 AS seconds
-FROM reconciler.unconfirmed(sqlc.arg(target_id)::int, sqlc.arg(resources)::text[], sqlc.arg(keys)::text[]) AS u;
+-- name: StreamAcknowledged :many
+SELECT a.place::int AS place, a.confirmed::boolean AS confirmed, a.failed::boolean AS failed, coalesce(a.reason, '')::text AS reason,
+    coalesce(a.seconds, 0)::float8 AS seconds
+FROM reconciler.acknowledged(sqlc.arg(target_id)::int, sqlc.arg(resources)::text[], sqlc.arg(keys)::text[],
+    sqlc.arg(hashes)::bytea[]) AS a;
 
 -- name: StreamUnhealthy :many
 -- An object of a stream that a client reports as not healthy, if there is one.

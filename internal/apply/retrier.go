@@ -13,7 +13,7 @@ import (
 const (
 	// dueRows is how many due objects are taken from the ledger at once. They are not kept in memory before: a million
 	// failing objects cost nothing while they wait.
-	dueRows = 500
+	dueRows = 2000
 	// dueEvery is the longest time between two looks.
 	dueEvery = time.Minute
 	// dueAgain is the time until the next look when there were more than dueRows.

@@ -56,6 +56,59 @@ func (q *Queries) PublishedPage(ctx context.Context, arg PublishedPageParams) ([
 	return items, nil
 }
 
+const streamAcknowledged = `-- name: StreamAcknowledged :many
+SELECT a.place::int AS place, a.confirmed::boolean AS confirmed, a.failed::boolean AS failed, coalesce(a.reason, '')::text AS reason,
+    coalesce(a.seconds, 0)::float8 AS seconds
+FROM reconciler.acknowledged($1::int, $2::text[], $3::text[],
+    $4::bytea[]) AS a
+`
+
+type StreamAcknowledgedParams struct {
+	TargetID  int32
+	Resources []string
+	Keys      []string
+	Hashes    [][]byte
+}
+
+type StreamAcknowledgedRow struct {
+	Place     int32
+	Confirmed bool
+	Failed    bool
+	Reason    string
+	Seconds   float64
+}
+
+func (q *Queries) StreamAcknowledged(ctx context.Context, arg StreamAcknowledgedParams) ([]StreamAcknowledgedRow, error) {
+	rows, err := q.db.Query(ctx, streamAcknowledged,
+		arg.TargetID,
+		arg.Resources,
+		arg.Keys,
+		arg.Hashes,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StreamAcknowledgedRow
+	for rows.Next() {
+		var i StreamAcknowledgedRow
+		if err := rows.Scan(
+			&i.Place,
+			&i.Confirmed,
+			&i.Failed,
+			&i.Reason,
+			&i.Seconds,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const streamChanges = `-- name: StreamChanges :many
 WITH w AS MATERIALIZED (
     SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
@@ -266,9 +319,9 @@ func (q *Queries) StreamObject(ctx context.Context, arg StreamObjectParams) (Str
 	return i, err
 }
 
-const streamOwn = `-- name: StreamOwn :exec
+const streamOwn = `-- name: StreamOwn :one
 SELECT reconciler.own_stream($1::int, $2::uuid, $3::bigint,
-    $4::interval, $5::boolean)::text AS owned
+    $4::interval, $5::boolean)::boolean AS complete
 `
 
 type StreamOwnParams struct {
@@ -279,15 +332,17 @@ type StreamOwnParams struct {
 	Ack      bool
 }
 
-func (q *Queries) StreamOwn(ctx context.Context, arg StreamOwnParams) error {
-	_, err := q.db.Exec(ctx, streamOwn,
+func (q *Queries) StreamOwn(ctx context.Context, arg StreamOwnParams) (bool, error) {
+	row := q.db.QueryRow(ctx, streamOwn,
 		arg.TargetID,
 		arg.Owner,
 		arg.Term,
 		arg.History,
 		arg.Ack,
 	)
-	return err
+	var complete bool
+	err := row.Scan(&complete)
+	return complete, err
 }
 
 const streamPage = `-- name: StreamPage :many
@@ -474,49 +529,6 @@ func (q *Queries) StreamResources(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		items = append(items, name)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const streamUnconfirmed = `-- name: StreamUnconfirmed :many
-SELECT u.place::int AS place, u.failed::boolean AS failed, u.reason::text AS reason, u.seconds::float8 AS seconds
-FROM reconciler.unconfirmed($1::int, $2::text[], $3::text[]) AS u
-`
-
-type StreamUnconfirmedParams struct {
-	TargetID  int32
-	Resources []string
-	Keys      []string
-}
-
-type StreamUnconfirmedRow struct {
-	Place   int32
-	Failed  bool
-	Reason  string
-	Seconds float64
-}
-
-func (q *Queries) StreamUnconfirmed(ctx context.Context, arg StreamUnconfirmedParams) ([]StreamUnconfirmedRow, error) {
-	rows, err := q.db.Query(ctx, streamUnconfirmed, arg.TargetID, arg.Resources, arg.Keys)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []StreamUnconfirmedRow
-	for rows.Next() {
-		var i StreamUnconfirmedRow
-		if err := rows.Scan(
-			&i.Place,
-			&i.Failed,
-			&i.Reason,
-			&i.Seconds,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

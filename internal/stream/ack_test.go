@@ -95,14 +95,14 @@ func TestAckFollowsReports(t *testing.T) {
 	t.Parallel()
 	b := setupAck(t)
 	apply := func(spec string) driver.Outcome { return settled(b.driver.Apply(t.Context(), b.object("a", spec))) }
-	require.Equal(t, settled(waiting("the client has not reported version 1")), apply(`1`))
+	require.Equal(t, settled(waiting("no client has reported it")), apply(`1`))
 	b.report("app", "a", "progressing", "", 0)
 	require.Equal(t, settled(waiting("the client reports it progressing")), apply(`1`))
 	b.report("app", "a", "progressing", "pulling the image", 0)
 	require.Equal(t, settled(waiting("pulling the image")), apply(`1`))
 	b.report("app", "a", "failed", "no such image", 0)
 	require.Equal(t, driver.Backoff(errors.New("no such image")), apply(`1`))
-	require.Equal(t, settled(waiting("the client has not reported version 2")), apply(`2`))
+	require.Equal(t, settled(waiting("no client has reported it")), apply(`2`))
 	b.report("app", "a", "absent", "", 0)
 	require.Equal(t, settled(waiting("the client reports it absent")), apply(`2`))
 	b.report("app", "a", "applied", "", 0)
@@ -115,11 +115,11 @@ func TestAckTakesAbsenceWithALaterVersion(t *testing.T) {
 	t.Parallel()
 	b := setupAck(t)
 	b.driver.Apply(t.Context(), b.object("a", `1`))
-	require.Equal(t, settled(waiting("the client has not reported version 2")), settled(b.driver.Delete(t.Context(), b.ref("a"))))
+	require.Equal(t, settled(waiting("no client has reported it")), settled(b.driver.Delete(t.Context(), b.ref("a"))))
 	b.driver.Apply(t.Context(), b.object("b", `1`))
 	b.report("app", "a", "absent", "", 1)
 	require.Equal(t, driver.Done(), b.driver.Delete(t.Context(), b.ref("a")))
-	require.Equal(t, settled(waiting("the client has not reported version 4")), settled(b.driver.Apply(t.Context(), b.object("a", `2`))))
+	require.Equal(t, settled(waiting("no client has reported it")), settled(b.driver.Apply(t.Context(), b.object("a", `2`))))
 }
 
 // A complete report confirms deletes of what it does not name, up to the version that it goes to.
@@ -129,7 +129,7 @@ func TestAckTakesDeletesFromACompleteReport(t *testing.T) {
 	b.driver.Apply(t.Context(), b.object("a", `1`))
 	old := b.head()
 	b.report("app", "a", "applied", "", 0)
-	require.Equal(t, settled(waiting("the client has not reported version 2")), settled(b.driver.Delete(t.Context(), b.ref("a"))))
+	require.Equal(t, settled(waiting("no client has reported it")), settled(b.driver.Delete(t.Context(), b.ref("a"))))
 	for _, version := range []int64{0, old} {
 		b.inventory(version)
 		require.Equal(t, driver.VerdictWaiting, b.driver.Delete(t.Context(), b.ref("a")).Verdict, version)

@@ -31,9 +31,10 @@ type Owner struct {
 
 // Publisher is the driver of one stream target. Before Own, each call fails.
 type Publisher struct {
-	history time.Duration // for which tombstones are kept
-	ack     bool          // objects are done when a client has reported them
-	owner   atomic.Pointer[Owner]
+	history  time.Duration // for which tombstones are kept
+	ack      bool          // objects are done when a client has reported them
+	owner    atomic.Pointer[Owner]
+	complete atomic.Bool // a full sync has published everything: before that no client gets anything
 
 	mu       sync.Mutex // guards what follows
 	waiting  []*call
@@ -45,10 +46,11 @@ func (p *Publisher) self() *Publisher { return p }
 
 // Own creates the stream if it is missing, and has later calls write under this ownership.
 func (p *Publisher) Own(ctx context.Context, o Owner) error {
-	err := store.New(o.Pool).StreamOwn(ctx, store.StreamOwnParams{TargetID: o.TargetID, Owner: o.Instance, Term: o.Term, History: p.history, Ack: p.ack})
+	complete, err := store.New(o.Pool).StreamOwn(ctx, store.StreamOwnParams{TargetID: o.TargetID, Owner: o.Instance, Term: o.Term, History: p.history, Ack: p.ack})
 	if err != nil {
 		return fmt.Errorf("begin to publish: %w", database.Explain(err))
 	}
+	p.complete.Store(complete)
 	p.owner.Store(&o)
 	return nil
 }
@@ -62,6 +64,7 @@ func (p *Publisher) Complete(ctx context.Context) error {
 	if err := store.New(o.Pool).StreamComplete(ctx, store.StreamCompleteParams{TargetID: o.TargetID, Owner: o.Instance, Term: o.Term}); err != nil {
 		return fmt.Errorf("record that the stream is complete: %w", database.Explain(err))
 	}
+	p.complete.Store(true)
 	return nil
 }
 
