@@ -1,7 +1,13 @@
 package client
 
+import "cmp"
+
 // ref names an object.
 type ref struct{ resource, key string }
+
+func compareRefs(a, b ref) int {
+	return cmp.Or(cmp.Compare(a.resource, b.resource), cmp.Compare(a.key, b.key))
+}
 
 // entry is an object as the server sent it. Its spec is JSON, and "" if there is no such object.
 type entry struct {

@@ -23,9 +23,9 @@ func (c *Controller) guard() {
 	}
 	most := c.deletesMost(len(i.cache.objects[c.resource]) + absent)
 	hold := most >= 0 && (unread || absent > most)
-	cause := fmt.Sprintf("%d objects are absent, and MaxDeletes is %d", absent, most)
+	cause := fmt.Sprintf("MaxDeletes is %d, deletes from absence: %d", most, absent)
 	if unread {
-		cause = fmt.Sprintf("%d objects are absent since the rights of the token have changed", absent)
+		cause = fmt.Sprintf("the rights of the token have changed, deletes from absence: %d", absent)
 	}
 	var waiting []Observation
 	for key, t := range gone {

@@ -51,7 +51,7 @@ func TestDeletesFromAbsenceWaitForApproval(t *testing.T) {
 		require.Equal(t, client.ControllerStatus{Held: 11}, c.Status())
 		o, err := s.WaitObserved(t.Context(), "app", "0", client.StateProgressing)
 		require.NoError(t, err)
-		require.Equal(t, "the delete waits for approval: 11 objects are absent, and MaxDeletes is 10", o.Message)
+		require.Equal(t, "the delete waits for approval: MaxDeletes is 10, deletes from absence: 11", o.Message)
 
 		s.Set("app", "1", deployment{Image: "back"}) // no delete any more
 		s.Delete("app", "2")                         // this one has passed the guard of the server

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -140,8 +141,8 @@ func (s *Store) save(h head, records map[ref]record) error {
 		if err != nil {
 			return err
 		}
-		for r, rec := range records {
-			key := []byte(r.resource + "\x00" + r.key)
+		for _, r := range slices.SortedFunc(maps.Keys(records), compareRefs) { // in another order 100,000 take 24 s, not 1 s
+			rec, key := records[r], []byte(r.resource+"\x00"+r.key)
 			if rec.spec == "" && rec.gone == nil && !rec.kept {
 				err = objects.Delete(key)
 			} else {
