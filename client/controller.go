@@ -31,6 +31,8 @@ type Controller struct {
 	reporter *reporter
 
 	ran atomic.Bool
+
+	made map[string]struct{} // deletes that were made since a list of the far side began; nil: none is under way. mu of the informer guards it
 }
 
 // NewController returns a controller of a resource, of which an informer has one at most. Call it before Run of the informer: it panics

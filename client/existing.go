@@ -44,6 +44,9 @@ func (c *Controller) lists(ctx context.Context) {
 
 // listed returns every key of the far side, or an error.
 func (c *Controller) listed(ctx context.Context) (keys []string, err error) {
+	c.informer.mu.Lock()
+	c.made = map[string]struct{}{}
+	c.informer.mu.Unlock()
 	err = contained(func() error {
 		for key, err := range c.existing(ctx) {
 			if err != nil {
@@ -66,13 +69,15 @@ func (c *Controller) absent(keys []string) {
 		r := ref{c.resource, key}
 		_, gone := i.tombstones[c.resource][key]
 		_, kept := i.kept[r]
-		if i.snapshot || gone || kept || i.cache.get(r).spec != "" {
+		_, made := c.made[key] // the list may be older
+		if i.snapshot || gone || kept || made || i.cache.get(r).spec != "" {
 			continue
 		}
 		i.bury(r, &deleted{version: i.head, absent: true})
 		i.noteDirty(r)
 		found++
 	}
+	c.made = nil
 	i.mu.Unlock()
 	if found > 0 {
 		i.client.log.Info("orphans_found", "target", i.target, "resource", c.resource, "objects", found)

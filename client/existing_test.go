@@ -124,3 +124,26 @@ func TestExistingConcludesNothingDuringAReset(t *testing.T) {
 		require.ElementsMatch(t, []string{"1", "2"}, f.called())
 	})
 }
+
+// What was deleted while the list was read is no orphan.
+func TestExistingMayBeOlderThanADelete(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{})
+		goOn := make(chan struct{})
+		existing := client.Existing(func(context.Context) iter.Seq2[string, error] {
+			return func(yield func(string, error) bool) {
+				<-goOn
+				yield("1", nil)
+			}
+		})
+		f, c, _ := controlled(t, s, existing, client.MaxDeletes(0))
+		synctest.Wait()
+		s.Delete("app", "1")
+		synctest.Wait()
+		require.Equal(t, []string{"1", "1"}, f.called())
+		close(goOn)
+		synctest.Wait()
+		require.Zero(t, c.Status().Held)
+		require.Empty(t, f.called())
+	})
+}

@@ -95,6 +95,9 @@ func (i *Informer) forget(r ref, made deleted) {
 	defer i.mu.Unlock()
 	if t, ok := i.tombstones[r.resource][r.key]; ok && t.version == made.version {
 		delete(i.tombstones[r.resource], r.key)
+		if c := i.controllers[r.resource]; c.made != nil {
+			c.made[r.key] = struct{}{}
+		}
 		i.noteDirty(r)
 		i.wakeSaver()
 	}

@@ -73,9 +73,13 @@ func (c *Client) report(ctx context.Context, target string, seq uint64, r Report
 		return seq, err
 	}
 	defer drain(resp.Body)
-	var answer struct{ Accepted, Ignored int }
+	var answer struct {
+		Accepted int `json:"accepted"`
+		Ignored  int `json:"ignored"`
+	}
 	if err := json.NewDecoder(resp.Body).Decode(&answer); err == nil && answer.Accepted == 0 && answer.Ignored > 0 {
-		c.log.Warn("report_ignored", "target", target, "observations", answer.Ignored, "cause", "they are old, or another client reports on the target")
+		c.log.Warn("report_ignored", "target", target, "observations", answer.Ignored,
+			"cause", "they are old, or another client reports on the target")
 	}
 	return seq, nil
 }
