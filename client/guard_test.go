@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,11 +128,13 @@ func TestRunningHandlerSeesNoAbsenceBeforeTheGuard(t *testing.T) {
 		c := client.NewController(i, "app", f.handle, client.MaxDeletes(0))
 		start(t, i.Run)
 		start(t, c.Run)
+		release := sync.OnceFunc(func() { close(goOn) })
+		t.Cleanup(release) // before the controller is stopped
 		synctest.Wait()
 		lose(s, "app", "1")
 		synctest.Wait()
 		require.Equal(t, "handlers of objects that are gone still run", i.Status().Waiting)
-		close(goOn)
+		release()
 		synctest.Wait()
 		require.Equal(t, map[string]deployment{"1": {Image: "v1"}}, f.state())
 		require.Equal(t, client.ControllerStatus{Held: 1}, c.Status())

@@ -8,7 +8,7 @@ type State string
 // The states of observations.
 const (
 	StateApplied     State = "applied"     // the object is as its version wants it
-	StateProgressing State = "progressing" // it will be, without anybody doing anything
+	StateProgressing State = "progressing" // it is on its way, and needs no help
 	StateFailed      State = "failed"      // it is not
 	StateAbsent      State = "absent"      // it does not exist
 )

@@ -75,7 +75,7 @@ func (s *Server) Client(opts ...client.Option) *client.Client {
 // Transport returns a transport that hands requests to the server without a network.
 func (s *Server) Transport() http.RoundTripper { return transport{s} }
 
-// change changes something, and wakes everyone who waits for a change.
+// change changes something, and wakes what waits for a change.
 func (s *Server) change(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,7 +50,7 @@ func (w *world) set(key, spec string) {
 	}
 }
 
-// becomes waits until the world is as it should be.
+// becomes waits until the world equals want.
 func (w *world) becomes(t *testing.T, want map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)

@@ -11,6 +11,7 @@ const (
 	leaderTests  = "./internal/leader"
 	serverTests  = "./internal/server"
 	watchTests   = "./internal/watch"
+	clientTests  = "./client"
 )
 
 // Files that mutants edit.
@@ -35,6 +36,11 @@ const (
 	settleSQL   = "db/migrations/00011_settle.sql"
 	appliesSQL  = "db/migrations/00012_applies.sql"
 	streamsSQL  = "db/migrations/00013_streams.sql"
+
+	clientQueueFile    = "client/queue.go"
+	clientGuardFile    = "client/guard.go"
+	clientSnapshotFile = "client/snapshot.go"
+	clientSaverFile    = "client/saver.go"
 )
 
 var mutants = []Mutant{
@@ -272,5 +278,30 @@ var mutants = []Mutant{
 		Name: "reports-beside-each-other", Guards: "reports", Removed: "reports on one stream wait for each other",
 		Edits:   []Edit{{streamsSQL, "WHERE x.target_id = report.target_id FOR NO KEY UPDATE;", "WHERE x.target_id = report.target_id;"}},
 		Package: watchTests, Run: "^TestReportsOfTwoSessionsFollowEachOther$",
+	},
+	{
+		Name: "early-controller", Guards: "client", Removed: "after a reset no handler begins before the snapshot has ended",
+		Edits:   []Edit{{clientQueueFile, "(!q.open || len(q.ready) == 0)", "(len(q.ready) == 0)"}},
+		Package: clientTests, Run: "^(TestNothingRunsBeforeTheEndOfTheSnapshot|TestNothingRunsDuringAReset)$",
+	},
+	{
+		Name: "unguarded-controller", Guards: "client", Removed: "deletes from absence that MaxDeletes holds wait",
+		Edits:   []Edit{{clientGuardFile, "kept || t.held {", "kept {"}},
+		Package: clientTests, Run: "^TestDeletesFromAbsenceWaitForApproval$",
+	},
+	{
+		Name: "absence-under-a-handler", Guards: "client", Removed: "no object goes under its handler before the guard has counted",
+		Edits:   []Edit{{clientSnapshotFile, "if !c.queue.settle(ctx, keysOf(resource, gone)) {", "if c.queue == nil && resource != \"\" {"}},
+		Package: clientTests, Run: "^TestRunningHandlerSeesNoAbsenceBeforeTheGuard$",
+	},
+	{
+		Name: "unconfirmed-orphans", Guards: "client", Removed: "a list of the far side is compared with what the server has confirmed",
+		Edits:   []Edit{{clientSnapshotFile, "	if !i.confirmed {\n", "	if false {\n"}},
+		Package: clientTests, Run: "^TestExistingIsComparedWithWhatTheServerHasConfirmed$",
+	},
+	{
+		Name: "forgotten-deletes", Guards: "client", Removed: "a store has the deletes that are still to be made",
+		Edits:   []Edit{{clientSaverFile, "		rec.gone = &t\n", "		_ = t\n"}},
+		Package: clientTests, Run: "^(TestStoreFindsWhatWasDeletedWhileTheProcessWasDown|TestHeldDeletesStayHeld)$",
 	},
 }
