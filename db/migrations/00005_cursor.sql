@@ -314,6 +314,8 @@ BEGIN
     INSERT INTO reconciler.ticks (revision, snapshot) VALUES (next_, pg_current_snapshot());
     UPDATE reconciler.installation SET epoch = epoch + 1, floor_revision = next_;
     UPDATE reconciler.streams SET epoch = gen_random_uuid(), complete = false;
+    -- A version that the restore has lost, and a client may still report, is not given out again.
+    PERFORM setval('reconciler.published_seq', reconciler.fresh_term((SELECT last_value FROM reconciler.published_seq)));
     DELETE FROM reconciler.instances;
     DELETE FROM reconciler.heartbeats;
     UPDATE reconciler.sync_runs SET state = 'failed', finished_at = clock_timestamp(), error = start_over.reason WHERE state IN ('requested', 'running');

@@ -50,7 +50,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     SELECT 'SEQUENCE', 'reconciler.' || d.name, d.privilege, NULL
     FROM (VALUES ('runtime', 'outbox_seq', 'USAGE'), ('runtime', 'outbox_seq', 'SELECT'), ('runtime', 'outbox_seq', 'UPDATE'), ('definer', 'outbox_seq', 'USAGE'),
-                 ('runtime', 'published_seq', 'USAGE')) AS d(kind, name, privilege)
+                 ('runtime', 'published_seq', 'USAGE'), ('runtime', 'published_seq', 'SELECT'), ('runtime', 'published_seq', 'UPDATE')) AS d(kind, name, privilege)
     WHERE d.kind = rights.kind AND to_regclass('reconciler.' || d.name) IS NOT NULL
     UNION ALL
     SELECT 'FUNCTION', f.object, 'EXECUTE', NULL FROM functions f

@@ -87,7 +87,7 @@ func TestRolloutFollowsReports(t *testing.T) {
 	w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(t, "asia"), acked(t, "eu"), acked(t, "us"))
 	const states = `SELECT string_agg(target || ' ' || state, ', ' ORDER BY target) FROM reconciler.objects`
 	w.settled("asia pending, eu pending, us pending", states)
-	require.Contains(t, w.text(`SELECT string_agg(e, ' ') FROM reconciler.explain('eu', 'app', '2') AS e`), "Ledger: pending: the client has not reported version ")
+	require.Contains(t, w.text(`SELECT string_agg(e, ' ') FROM reconciler.explain('eu', 'app', '2') AS e`), "Ledger: pending: no client has reported it; looked at again at ")
 
 	address := w.address("streams.listen")
 	asia, eu, us := w.follow(address, "asia"), w.follow(address, "eu"), w.follow(address, "us")

@@ -429,3 +429,18 @@ func TestDoctorFindsAStreamThatCannotComplete(t *testing.T) {
 	require.NoError(t, b.publisher.Complete(t.Context()))
 	require.Equal(t, "t | 1 stream complete", doctor())
 }
+
+// A version that a restore has lost is not given out again: a client may still report it.
+func TestVersionsAreNotGivenOutAgainAfterARestore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.db.Exec(t, `SELECT setval('reconciler.published_seq', 4711)`)
+	b.apply("a", `1`)
+	b.db.Exec(t, `SELECT setval('reconciler.published_seq', 1); SELECT reconciler.start_over('restored'); SELECT nextval('reconciler.published_seq')`)
+	b.own(2)
+	b.revision = 10
+	object := b.object("a", `2`)
+	object.Term = 2
+	require.Equal(t, driver.Done(), b.publisher.Apply(t.Context(), object))
+	require.Equal(t, "true", b.text(`SELECT (version > 4712)::text FROM reconciler.published WHERE key = 'a'`))
+}
