@@ -255,6 +255,14 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHERE NOT s.complete AND NOT EXISTS (SELECT FROM reconciler.sync_runs x WHERE x.target_id = s.target_id AND x.state = 'running')
     ), failed AS (
         SELECT t.name, x.trouble FROM reconciler.targets t CROSS JOIN LATERAL (SELECT reconciler.observed_trouble(t.id)) AS x (trouble) WHERE x.trouble IS NOT NULL
+    ), unreported AS (
+        SELECT t.name, n.objects, n.since, i.reported_at FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id
+        LEFT JOIN reconciler.reports i ON i.target_id = s.target_id
+        CROSS JOIN LATERAL (SELECT count(*) AS objects, min(p.at) AS since FROM reconciler.ledger l JOIN reconciler.resources r ON r.id = l.resource_id
+            CROSS JOIN LATERAL (SELECT x.at FROM reconciler.published x
+                WHERE x.target_id = l.target_id AND x.resource = r.name AND x.key = l.key ORDER BY x.version DESC LIMIT 1) AS p
+            WHERE l.target_id = s.target_id AND l.state = 'pending' AND p.at < clock_timestamp() - interval '5 minutes') AS n
+        WHERE s.ack AND n.objects > 0
     )
     SELECT 'streams', false, format('stream %s is not complete, and its watchers wait: %s', i.name,
             CASE WHEN i.state = 'failed' THEN 'its last full sync failed: ' || i.error
@@ -264,8 +272,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT 'streams', false, format('%s: %s', f.name, f.trouble),
         format('Mend what the messages name; SELECT * FROM reconciler.objects WHERE target = %L AND observed_state = ''failed''; lists them', f.name) FROM failed f
     UNION ALL
+    SELECT 'streams', false, format('%s: %s for a report of the client, the first since %s; %s', u.name,
+            CASE WHEN u.objects = 1 THEN '1 object waits' ELSE format('%s objects wait', u.objects) END, date_trunc('second', u.since),
+            CASE WHEN u.reported_at IS NULL THEN 'none has ever come' ELSE format('the last one came at %s', date_trunc('second', u.reported_at)) END),
+        'See whether the client runs, and may report; SELECT * FROM reconciler.stream_reports' FROM unreported u
+    UNION ALL
     SELECT 'streams', true, format('%s complete', reconciler.counted(count(*), 'stream')), NULL FROM reconciler.streams s WHERE s.complete
-    HAVING count(*) > 0 AND NOT EXISTS (SELECT FROM incomplete) AND NOT EXISTS (SELECT FROM failed)
+    HAVING count(*) > 0 AND NOT EXISTS (SELECT FROM incomplete) AND NOT EXISTS (SELECT FROM failed) AND NOT EXISTS (SELECT FROM unreported)
 $$;
 
 CREATE FUNCTION reconciler.doctor() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)

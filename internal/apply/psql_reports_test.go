@@ -62,3 +62,19 @@ func TestPsqlShowsWhatClientsReport(t *testing.T) {
 	require.Equal(t, "Observed: the client has not reported it; its last report came at 2026-01-02 05:00:00+00.", db.explain(t, "eu", "deployments", "2")[3])
 	require.Equal(t, "1 stream complete", db.line(t, `SELECT finding FROM reconciler.doctor() WHERE check_name = 'streams'`))
 }
+
+// A client that has stopped reporting shows, where objects wait for it.
+func TestPsqlNamesAClientThatDoesNotReport(t *testing.T) {
+	t.Parallel()
+	db := reported(t)
+	const findings = `SELECT finding FROM reconciler.doctor() WHERE check_name = 'streams'`
+	db.Exec(t, `UPDATE reconciler.streams SET ack = true; UPDATE reconciler.published SET at = '2026-01-02 03:00:00+00'`)
+	require.Equal(t, []string{"1 stream complete"}, db.lines(t, findings), "nothing is pending")
+	db.Exec(t, `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = clock_timestamp() + interval '10 minutes'
+		WHERE key = '1' AND target_id = (SELECT id FROM reconciler.targets WHERE name = 'eu')`)
+	require.Equal(t, []string{"eu: 1 object waits for a report of the client, the first since 2026-01-02 03:00:00+00; none has ever come"}, db.lines(t, findings))
+	db.report(t, 1, false, "progressing", "", "")
+	require.Equal(t, []string{"eu: 1 object waits for a report of the client, the first since 2026-01-02 03:00:00+00; the last one came at 2026-01-02 05:00:00+00"}, db.lines(t, findings))
+	db.Exec(t, `UPDATE reconciler.published SET at = clock_timestamp()`)
+	require.Equal(t, []string{"1 stream complete"}, db.lines(t, findings), "it was published just now")
+}
