@@ -21,7 +21,11 @@ func (s *session) act(live context.Context, v view) {
 	var take []*slot
 	for _, sl := range s.slots {
 		wanted := plan[sl.name] == s.cfg.Instance || sl.isLeader()
-		if wanted && sl.phase == idle && sl.notBefore <= s.cfg.Clock() && v.lease(sl).availableTo(s.cfg.Instance) {
+		switch {
+		case sl.phase != idle:
+		case !wanted || !v.lease(sl).availableTo(s.cfg.Instance):
+			sl.missed = 0
+		case sl.notBefore <= s.cfg.Clock():
 			take = append(take, sl)
 		}
 	}
@@ -66,7 +70,7 @@ func (s *session) take(live context.Context, v view, slots []*slot) {
 		}
 	}
 	if err = errors.Join(err, s.takeTargets(live, v, targets)); err == nil {
-		err = missed(slots)
+		err = s.missed(slots)
 	}
 	if live.Err() == nil {
 		s.cfg.Loops.Loop(loop.Acquire, "").Done(err)
@@ -76,12 +80,14 @@ func (s *session) take(live context.Context, v view, slots []*slot) {
 	}
 }
 
-// missed counts the tries in a row that found a lease free and did not get it, and says so when it cannot be that
-// somebody else was faster.
-func missed(slots []*slot) error {
-	var locked []string
-	for _, sl := range slots {
+// missed counts the tries in a row that found a lease free and did not get it. It returns an error while there are leases of which it cannot
+// be that somebody else was faster, also when others were tried.
+func (s *session) missed(tried []*slot) error {
+	for _, sl := range tried {
 		sl.missed++
+	}
+	var locked []string
+	for _, sl := range s.slots {
 		if sl.phase == running {
 			sl.missed = 0
 		}

@@ -2,6 +2,9 @@ package lease
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -228,6 +231,7 @@ func TestLockedRow(t *testing.T) {
 
 	t.Run("IsRenewedAllTheSame", lockedRowIsRenewedAllTheSame)
 	t.Run("IsTakenByNobodyBeforeItIsFree", lockedRowIsTakenByNobodyBeforeItIsFree)
+	t.Run("FailsUntilItIsFree", lockedRowFailsUntilItIsFree)
 }
 
 func lockedRowIsRenewedAllTheSame(t *testing.T) {
@@ -246,6 +250,41 @@ func lockedRowIsRenewedAllTheSame(t *testing.T) {
 	require.NoError(t, first.ctx.Err())
 	require.Empty(t, a.dropped)
 	require.True(t, a.Status().Leader)
+}
+
+// F126: a heartbeat that has nothing to take is no success of the take that fails beside it.
+func lockedRowFailsUntilItIsFree(t *testing.T) {
+	t.Parallel()
+	f := fleetOn(t, pgtest.Holding(t))
+	var log logBuffer
+	loops := loop.New(slog.New(slog.NewTextHandler(&log, nil)), metrics.New(prometheus.NewRegistry()))
+	fail := make(chan struct{})
+	timing := quick
+	timing.MinTTL = 2 * patience
+	a := f.start(f.replica(timing, []string{"x"}, func(c *Config) {
+		c.Loops = loops
+		run := c.RunTarget
+		c.RunTarget = func(ctx context.Context, g *Grant) error {
+			if g.Term > 1 {
+				return run(ctx, g)
+			}
+			<-fail
+			return errors.New("no")
+		}
+	}))
+	receive(t, a.leads)
+	tx, err := f.db.Conn(t).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "SELECT FROM reconciler.targets WHERE name = 'x' FOR UPDATE")
+	require.NoError(t, err)
+	close(fail)
+	failing := func() bool { return strings.Contains(log.String(), "msg=loop_failing loop="+string(loop.Acquire)) }
+	require.Eventually(t, failing, patience, 5*time.Millisecond)
+	a.lives(t, 5*timing.Heartbeat)
+	require.NotContains(t, log.String(), "msg=loop_recovered loop="+string(loop.Acquire))
+	require.NoError(t, tx.Rollback(t.Context()))
+	receive(t, a.runs)
+	require.Eventually(t, func() bool { return strings.Contains(log.String(), "msg=loop_recovered loop="+string(loop.Acquire)) }, patience, 5*time.Millisecond)
 }
 
 // I10.
