@@ -31,16 +31,16 @@ func (b *bed) cost(do func()) (c cost) {
 	return c
 }
 
-// BenchmarkInventory measures complete reports of 100,000 objects, first, unchanged and with one changed in a hundred, beside COPY of the
-// same rows into a table with the same columns and primary key.
+// BenchmarkInventory measures complete reports of 100,000 objects, first, unchanged and with one changed in a hundred, and an unchanged
+// one that is not complete, beside COPY of the same rows into a table with the same columns and primary key.
 func BenchmarkInventory(bench *testing.B) {
 	b := setupBench(bench)
 	b.db.Exec(bench, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
 		SELECT $1, 'app', 'object-' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, $2::int) AS i`, b.target, inventoryRows)
 	b.db.Exec(bench, `ANALYZE reconciler.published`)
-	inventory := func(seq int, every int, state string) *bytes.Reader {
+	inventory := func(seq int, complete bool, every int, state string) *bytes.Reader {
 		var text bytes.Buffer
-		fmt.Fprintln(&text, head("s", seq, true))
+		fmt.Fprintln(&text, head("s", seq, complete))
 		for i := 1; i <= inventoryRows; i++ {
 			s := "applied"
 			if i%every == 0 {
@@ -52,9 +52,9 @@ func BenchmarkInventory(bench *testing.B) {
 		return bytes.NewReader(text.Bytes())
 	}
 	seq := 0
-	send := func(every int, state string) cost {
+	send := func(complete bool, every int, state string) cost {
 		seq++
-		body := inventory(seq, every, state)
+		body := inventory(seq, complete, every, state)
 		return b.cost(func() {
 			status, text := b.post(observations, body)
 			require.Equal(bench, http.StatusOK, status, text)
@@ -62,11 +62,11 @@ func BenchmarkInventory(bench *testing.B) {
 	}
 	for bench.Loop() {
 		b.db.Exec(bench, `TRUNCATE reconciler.observations`)
-		first := send(1, "applied")
+		first := send(true, 1, "applied")
 		b.db.Exec(bench, `DROP TABLE IF EXISTS copied; CREATE TABLE copied (LIKE reconciler.observations INCLUDING ALL)`)
 		limit := b.cost(func() { b.copyObservations() })
-		unchanged, changed := send(1, "applied"), send(100, "progressing")
-		for name, c := range map[string]cost{"first": first, "unchanged": unchanged, "changed-1%": changed} {
+		unchanged, changed, partial := send(true, 1, "applied"), send(true, 100, "progressing"), send(false, 100, "progressing")
+		for name, c := range map[string]cost{"first": first, "unchanged": unchanged, "changed-1%": changed, "partial": partial} {
 			bench.ReportMetric(c.seconds, name+"-s")
 			bench.ReportMetric(c.seconds/limit.seconds, name+"-s/copy")
 			bench.ReportMetric(c.wal/1e6, name+"-wal-MB")
