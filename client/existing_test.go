@@ -147,3 +147,21 @@ func TestExistingMayBeOlderThanADelete(t *testing.T) {
 		require.Empty(t, f.called())
 	})
 }
+
+// What a snapshot does not have, or only the far side has, is reported absent as of the newest version: the server knows no other one
+// that its delete can be compared with.
+func TestAbsenceIsReportedWithTheNewestVersion(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "lost", deployment{})
+		newest := s.Set("app", "other", deployment{})
+		controlled(t, s, list("lost", "orphan", "other"))
+		orphan, err := s.WaitObserved(t.Context(), "app", "orphan", client.StateAbsent)
+		require.NoError(t, err)
+		require.Equal(t, newest, orphan.Version)
+		newest = s.Set("app", "other", deployment{Image: "v2"})
+		lose(s, "app", "lost")
+		lost, err := s.WaitObserved(t.Context(), "app", "lost", client.StateAbsent)
+		require.NoError(t, err)
+		require.Equal(t, newest, lost.Version)
+	})
+}

@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -233,4 +235,39 @@ func TestLastReportsAreBounded(t *testing.T) {
 		_, err := s.WaitObserved(ctx, "app", "1", client.StateApplied)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
+}
+
+// A server that takes nothing of a report, as another client has taken over, shows in the log.
+func TestReportThatIsIgnoredIsLogged(t *testing.T) {
+	t.Parallel()
+	for ignored, want := range map[int]int{0: 0, 1: 1} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Reconciler-Installation", "here")
+			_, _ = fmt.Fprintf(w, `{"accepted":%d,"ignored":%d}`, 1-ignored, ignored)
+		}))
+		t.Cleanup(server.Close)
+		var log bytes.Buffer
+		c, err := client.New(server.URL, client.HTTPClient(server.Client()), client.Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.NoError(t, err)
+		report := client.Report{Observations: []client.Observation{{Resource: "app", Key: "1", Version: 1, State: client.StateApplied}}}
+		require.NoError(t, c.Report(t.Context(), "eu", report))
+		require.Equal(t, want, strings.Count(log.String(), "report_ignored"), ignored)
+	}
+}
+
+// The version of a complete report is on its first line.
+func TestCompleteReportNamesItsVersion(t *testing.T) {
+	t.Parallel()
+	first := make(chan string, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		line, _ := bufio.NewReader(r.Body).ReadString('\n')
+		first <- line
+		w.Header().Set("Reconciler-Installation", "here")
+		_, _ = fmt.Fprint(w, `{"accepted":0,"ignored":0}`)
+	}))
+	t.Cleanup(server.Close)
+	c, err := client.New(server.URL, client.HTTPClient(server.Client()))
+	require.NoError(t, err)
+	require.NoError(t, c.Report(t.Context(), "eu", client.Report{Complete: true, Version: 4711}))
+	require.Regexp(t, `^{"session":"[0-9a-f]{32}","seq":1,"complete":true,"version":4711}\n$`, <-first)
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A batch that the server finds too large does not replace what was observed meanwhile.
+// A batch that the server finds too large does not overwrite newer observations.
 func TestBatchThatIsPutBackReplacesNothingNewer(t *testing.T) {
 	t.Parallel()
 	c, err := New("http://localhost")

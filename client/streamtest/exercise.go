@@ -18,7 +18,7 @@ import (
 )
 
 // Exercise checks what a server at a URL sends: that snapshots, bookmarks, resets and errors keep what docs/streams.md promises. It reads
-// only. The server must have a stream with at least one object, and nothing may change meanwhile.
+// only. The server must have a stream with at least one object, and its objects must not change during the test.
 func Exercise(t *testing.T, server string) {
 	t.Helper()
 	var list struct {

@@ -109,17 +109,17 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) take(w http.ResponseWriter, session string, seq uint64, complete bool, observations []client.Observation) {
 	s.mu.Lock()
-	refused, known := s.refused, s.sessions[session] >= seq
+	refused, newest := s.refused, s.sessions[session]
 	s.mu.Unlock()
 	if refused != 0 {
 		refuse(w, refused, "no reports")
 		return
 	}
-	if known {
+	if newest > seq {
 		answer(w, map[string]int{"accepted": 0, "ignored": len(observations)})
 		return
 	}
-	s.change(func() {
+	s.change(func() { // once more for a report that is sent again
 		s.sessions[session] = seq
 		if complete {
 			clear(s.observed)

@@ -370,10 +370,9 @@ COMMENT ON TABLE reconciler.guard_passes IS 'Deletes that the guard of each targ
 COMMENT ON COLUMN reconciler.guard_passes.until IS 'When they count no longer.';
 COMMENT ON COLUMN reconciler.guard_passes.objects IS 'How many objects the target had.';
 
--- What clients of a stream report: facts of the far side, and no proof. Nothing is applied or deleted on the strength of a report.
+-- What clients of a stream report of the far side. With ack a report decides when an object counts as applied; no call is made because of one.
 -- A restore leaves the rows: they belong to the published versions of the same backup, and are true as of observed_at. A version that the
--- restore has lost is refused (above every published one) or ignored (above that of its object) until the stream has reset its client.
--- A number that is given out anew meanwhile can be mistaken for the lost one: the client's first report after the reset corrects that.
+-- restore has lost is refused or ignored, and start_over() gives it out to no other object.
 CREATE TABLE reconciler.observations (
     -- No foreign keys, as in the ledger: two checks for each row. A row goes with its object's tombstone, its resource or its stream.
     target_id   integer NOT NULL,

@@ -142,8 +142,8 @@ $$;
 -- complete report takes the place of all that is older by session and seq. So the order in which reports of a session arrive makes no difference.
 -- as_of is up to which version the client of a complete report had read the stream; 0: it does not say. An absent object may be reported with a
 -- later version than its own, that of the end of a snapshot without it.
--- accepted counts the objects that are now as the report says. awaited: objects may wait for it, see look_again. wrong is the place of the first one that cannot have been observed, and problem
--- is why: then nothing has changed.
+-- accepted counts the objects that are now as the report says. awaited: objects may wait for it, see look_again. wrong is the place
+-- of the first one that cannot have been observed, and problem is why: then nothing has changed.
 -- Reports on one stream wait for each other on its row of reports. With its lock no row of observations can be there that the second
 -- statement does not see, and no two reports lock rows in different orders. An answer that was given is not lost: the
 -- transaction is flushed.
@@ -241,7 +241,7 @@ BEGIN
 END
 $$;
 
--- acknowledged returns which of these objects of a stream are published as is asked, by their places: with the hash, or not at all for an empty one.
+-- acknowledged returns, by their places, which of these objects of a stream are published with their hash, or not at all for an empty hash.
 -- confirmed: a client has reported it. Otherwise failed and reason are what is known, and seconds is for how long it is published. An
 -- object without a row has nothing to confirm: it was never published, or its tombstone is older than the stream's history.
 CREATE FUNCTION reconciler.acknowledged(target_id integer, resources text[], keys text[], hashes bytea[])
@@ -270,7 +270,8 @@ END
 $$;
 
 -- look_again has objects looked at again that wait for what a report has brought, and returns how many. It locks the target first, as
--- retry() does. The generation grows, so that a look from before the report that is still under way is repeated. Complete reports also confirm deletes of what they do not name.
+-- retry() does. The generation grows, so that a look from before the report that is still under way is repeated. Complete reports
+-- also confirm deletes of what they do not name.
 CREATE FUNCTION reconciler.look_again(target_id integer, complete boolean, resources text[], keys text[]) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -285,7 +286,7 @@ BEGIN
           AND (NOT l.wanted OR (l.resource_id, l.key) IN (SELECT c.id, u.key COLLATE "C" FROM unnest(look_again.resources, look_again.keys) AS u (resource, key)
             JOIN reconciler.resources AS c ON c.name = u.resource));
     ELSE
-        -- Each is looked up by its key, and not by its state, for which there are other indexes. Nothing moves them meanwhile, as the target is locked.
+        -- Each is looked up by its key, and not by its state, for which there are other indexes. The target is locked, so no row moves.
         UPDATE reconciler.ledger AS l SET next_attempt_at = clock_timestamp(), generation = l.generation + 1
         WHERE l.ctid = ANY (ARRAY(
             SELECT l.at FROM unnest(look_again.resources, look_again.keys) AS u (resource, key)
@@ -334,10 +335,14 @@ BEGIN
     -- A report that still sees the tombstones ends first, and the statements after this see what it has written.
     PERFORM FROM reconciler.reports AS x WHERE x.target_id = forget_observations.target_id FOR NO KEY UPDATE;
     DELETE FROM reconciler.observations AS o WHERE o.ctid = ANY (left_behind);
-    DELETE FROM reconciler.observations AS o
-    USING unnest(forget_observations.resources, forget_observations.keys) AS u (resource, key) JOIN reconciler.resources AS c ON c.name = u.resource
-    WHERE o.target_id = forget_observations.target_id AND o.resource_id = c.id AND o.key = u.key
-      AND NOT EXISTS (SELECT FROM reconciler.published AS p WHERE p.target_id = forget_observations.target_id AND p.resource = u.resource AND p.key = u.key);
+    -- One lookup after the other, as in acknowledged().
+    DELETE FROM reconciler.observations AS o WHERE o.ctid = ANY (ARRAY(
+        SELECT x.at FROM unnest(forget_observations.resources, forget_observations.keys) AS u (resource, key)
+        CROSS JOIN LATERAL (SELECT c.id FROM reconciler.resources AS c WHERE c.name = u.resource LIMIT 1) AS r
+        CROSS JOIN LATERAL (SELECT y.ctid AS at FROM reconciler.observations AS y
+            WHERE y.target_id = forget_observations.target_id AND y.resource_id = r.id AND y.key = u.key LIMIT 1) AS x
+        WHERE NOT EXISTS (SELECT FROM reconciler.published AS p
+            WHERE p.target_id = forget_observations.target_id AND p.resource = u.resource AND p.key = u.key)));
     RETURN cardinality(left_behind) = forget_observations.most;
 END
 $$;

@@ -301,7 +301,7 @@ COMMENT ON FUNCTION reconciler.doctor_loops IS 'Internal: parts of processes tha
 COMMENT ON FUNCTION reconciler.doctor_locks IS 'Internal: locks that somebody holds and the product waits for.';
 COMMENT ON FUNCTION reconciler.doctor_targets IS 'Internal: what is in the way of targets.';
 COMMENT ON FUNCTION reconciler.doctor_objects IS 'Internal: blocked and failing objects.';
-COMMENT ON FUNCTION reconciler.doctor_streams IS 'Internal: streams that cannot complete, and what their clients report as failed.';
+COMMENT ON FUNCTION reconciler.doctor_streams IS 'Internal: streams that cannot complete, what their clients report as failed, and clients that do not report.';
 COMMENT ON FUNCTION reconciler.doctor_rights IS 'Internal: what the current role may do.';
 COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to go wrong. ok false: read finding, do what remedy says.';
 

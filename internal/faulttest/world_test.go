@@ -51,7 +51,7 @@ type world struct {
 	// What novelties need, where the plan has them.
 	hostile     *rand.Rand     // which rows, settings and connections
 	variants    map[string]int // of the definitions
-	tablesOf    string         // role that owns the tables; empty: whoever runs the tests
+	tablesOf    string         // role that owns the tables; empty: the role that runs the tests
 	pooler      *pgtest.Pooler
 	clock       *pgtest.Clock   // of the server
 	standby     *pgtest.Cluster // nil: the server has none

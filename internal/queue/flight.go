@@ -34,7 +34,7 @@ func (q *Queue[P, M]) FlyingFor(operation int64) (n int) {
 	return n
 }
 
-// Done ends the flight of an object. What came for it meanwhile is queued.
+// Done ends the flight of an object. Requests for it that arrived during the flight are queued.
 func (q *Queue[P, M]) Done(it *Item[P]) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -66,7 +66,7 @@ func (q *Queue[P, M]) PutBack(it *Item[P]) {
 	signal(q.ready)
 }
 
-// landLocked ends a flight and returns what came meanwhile.
+// landLocked ends a flight and returns the request that arrived during it, nil for none.
 func (q *Queue[P, M]) landLocked(it *Item[P]) (next *Item[P]) {
 	next = q.flying[it.ObjectID].next
 	it.deleted = false

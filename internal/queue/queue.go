@@ -42,7 +42,7 @@ type Queue[P any, M Payload[P]] struct {
 // flight is an object that was taken and is not settled.
 type flight[P any] struct {
 	item *Item[P]
-	next *Item[P] // what came for it meanwhile; nil when nothing did
+	next *Item[P] // the requests for it that arrived during the flight; nil: none
 }
 
 // New returns an empty queue that lets so many calls be in flight.
