@@ -26,10 +26,12 @@ type memory struct {
 	objects map[name]string // guarded by mu
 	terms   map[name]int64  // guarded by mu
 	waits   map[name]bool   // guarded by mu; objects that are to be confirmed. nil: none ever
+
+	confirmed map[name]bool // guarded by mu; objects that were confirmed once
 }
 
 func newMemory(wrong string) *memory {
-	return &memory{wrong: wrong, objects: map[name]string{}, terms: map[name]int64{}}
+	return &memory{wrong: wrong, objects: map[name]string{}, terms: map[name]int64{}, confirmed: map[name]bool{}}
 }
 
 func (m *memory) is(wrong string) bool { return m.wrong == wrong }
@@ -111,6 +113,8 @@ func (m *memory) outcome(at name, changed bool) driver.Outcome {
 	case m.is("an old confirmation counts") && changed:
 		_, confirmed := m.waits[at]
 		m.waits[at] = !confirmed
+	case m.is("an old confirmation counts later") && m.waits[at] && !changed:
+		m.waits[at] = !m.confirmed[at]
 	case m.is("deletes do not wait"):
 		_, there := m.objects[at]
 		m.waits[at] = there && (changed || m.waits[at])
@@ -135,7 +139,7 @@ func (m *memory) confirm(t *testing.T, resource, key string) {
 	if m.is("all are confirmed at once") {
 		m.waits = map[name]bool{}
 	}
-	m.waits[name{resource, key}] = false
+	m.waits[name{resource, key}], m.confirmed[name{resource, key}] = false, true
 }
 
 func (m *memory) cut(ctx context.Context) (driver.Outcome, bool) {

@@ -23,7 +23,7 @@ func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
 		"list forgets hostile keys", "list mixes resources", "a cut list looks complete", "list hashes another text",
 		"list matches everything", "list yields twice", "a batch skips its last object", "a batch loses outcomes",
 		"check fails", "close fails",
-		"an old confirmation counts", "deletes do not wait", "looking confirms", "waiting names no pause", "all are confirmed at once",
+		"an old confirmation counts", "an old confirmation counts later", "deletes do not wait", "looking confirms", "waiting names no pause", "all are confirmed at once",
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
