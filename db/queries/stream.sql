@@ -32,7 +32,7 @@ SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.ta
 -- stream without changes has one row with version 0. A stream that is gone has one row with an empty id. Bounds and
 -- objects are of one snapshot. NULL is returned as '' or 0; hash and spec of a tombstone are ''.
 WITH w AS MATERIALIZED (
-    SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
+    SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor, s.ack,
         (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id AND x.version > 0
          ORDER BY x.version DESC LIMIT 1) AS newest,
         (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id
@@ -42,7 +42,7 @@ WITH w AS MATERIALIZED (
 )
 SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream,
     coalesce(w.epoch::text, '')::text AS epoch, coalesce(w.complete, false)::boolean AS complete,
-    coalesce(w.floor, 0)::bigint AS floor,
+    coalesce(w.floor, 0)::bigint AS floor, coalesce(w.ack, false)::boolean AS ack,
     greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
     coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key,
     coalesce(p.version, 0)::bigint AS version, coalesce(p.revision, 0)::bigint AS revision,
@@ -82,6 +82,17 @@ WHERE l.target_id = sqlc.arg(target_id)::int
        WHERE p.target_id = l.target_id AND p.resource = sqlc.arg(resource)::text AND p.key = l.key
        ORDER BY p.version DESC LIMIT 1) IS NOT TRUE
 ORDER BY l.key LIMIT sqlc.arg(most)::int;
+
+-- name: StreamUnacknowledged :many
+-- A page of the tombstones between two versions that no client has confirmed: those of objects that the ledger still has.
+SELECT p.resource, p.key, p.version
+FROM reconciler.published p
+CROSS JOIN LATERAL (SELECT r.id FROM reconciler.resources r WHERE r.name = p.resource LIMIT 1) AS c
+CROSS JOIN LATERAL (SELECT FROM reconciler.ledger l
+    WHERE l.target_id = p.target_id AND l.resource_id = c.id AND l.key = p.key LIMIT 1) AS l
+WHERE p.target_id = sqlc.arg(target_id)::int AND p.spec IS NULL AND p.version > sqlc.arg(after)::bigint
+  AND p.version <= sqlc.arg(upto)::bigint
+ORDER BY p.version LIMIT sqlc.arg(most)::int;
 
 -- name: StreamObject :one
 SELECT n.version, n.revision, n.spec::text AS spec, n.hash

@@ -111,7 +111,7 @@ func (q *Queries) StreamAcknowledged(ctx context.Context, arg StreamAcknowledged
 
 const streamChanges = `-- name: StreamChanges :many
 WITH w AS MATERIALIZED (
-    SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor,
+    SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor, s.ack,
         (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id AND x.version > 0
          ORDER BY x.version DESC LIMIT 1) AS newest,
         (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id
@@ -121,7 +121,7 @@ WITH w AS MATERIALIZED (
 )
 SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream,
     coalesce(w.epoch::text, '')::text AS epoch, coalesce(w.complete, false)::boolean AS complete,
-    coalesce(w.floor, 0)::bigint AS floor,
+    coalesce(w.floor, 0)::bigint AS floor, coalesce(w.ack, false)::boolean AS ack,
     greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
     coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key,
     coalesce(p.version, 0)::bigint AS version, coalesce(p.revision, 0)::bigint AS revision,
@@ -149,6 +149,7 @@ type StreamChangesRow struct {
 	Epoch    string
 	Complete bool
 	Floor    int64
+	Ack      bool
 	Head     int64
 	Reached  int64
 	Resource string
@@ -182,6 +183,7 @@ func (q *Queries) StreamChanges(ctx context.Context, arg StreamChangesParams) ([
 			&i.Epoch,
 			&i.Complete,
 			&i.Floor,
+			&i.Ack,
 			&i.Head,
 			&i.Reached,
 			&i.Resource,
@@ -529,6 +531,56 @@ func (q *Queries) StreamResources(ctx context.Context) ([]string, error) {
 			return nil, err
 		}
 		items = append(items, name)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const streamUnacknowledged = `-- name: StreamUnacknowledged :many
+SELECT p.resource, p.key, p.version
+FROM reconciler.published p
+CROSS JOIN LATERAL (SELECT r.id FROM reconciler.resources r WHERE r.name = p.resource LIMIT 1) AS c
+CROSS JOIN LATERAL (SELECT FROM reconciler.ledger l
+    WHERE l.target_id = p.target_id AND l.resource_id = c.id AND l.key = p.key LIMIT 1) AS l
+WHERE p.target_id = $1::int AND p.spec IS NULL AND p.version > $2::bigint
+  AND p.version <= $3::bigint
+ORDER BY p.version LIMIT $4::int
+`
+
+type StreamUnacknowledgedParams struct {
+	TargetID int32
+	After    int64
+	Upto     int64
+	Most     int32
+}
+
+type StreamUnacknowledgedRow struct {
+	Resource string
+	Key      string
+	Version  int64
+}
+
+// A page of the tombstones between two versions that no client has confirmed: those of objects that the ledger still has.
+func (q *Queries) StreamUnacknowledged(ctx context.Context, arg StreamUnacknowledgedParams) ([]StreamUnacknowledgedRow, error) {
+	rows, err := q.db.Query(ctx, streamUnacknowledged,
+		arg.TargetID,
+		arg.After,
+		arg.Upto,
+		arg.Most,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []StreamUnacknowledgedRow
+	for rows.Next() {
+		var i StreamUnacknowledgedRow
+		if err := rows.Scan(&i.Resource, &i.Key, &i.Version); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

@@ -19,6 +19,9 @@ func TestReadsWalkIndexes(t *testing.T) {
 	b.db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash, next_attempt_at)
 		SELECT $1, $2, i::text, CASE WHEN i <= 50000 THEN 'applied' ELSE 'pending' END::reconciler.object_state, true, true, '\x00112233445566778899aabbccddeeff', now()
 		FROM generate_series(1, 50003) AS i`, b.target, b.resource)
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision)
+		SELECT $1, 'app', CASE WHEN i > 100000 THEN (i - 50000)::text ELSE 'gone ' || i END, 1, 1 FROM generate_series(50001, 100003) AS i`, b.target)
+	b.db.Exec(t, `UPDATE reconciler.published SET version = 2 WHERE target_id = $1 AND key IN ('50001', '50003')`, b.target)
 	var plan strings.Builder
 	conn := b.db.Explaining(t, func(text string) { plan.WriteString(text) })
 	for name, value := range database.WatchSession() {
@@ -38,6 +41,11 @@ func TestReadsWalkIndexes(t *testing.T) {
 			unsettled, err := queries.StreamUnsettled(t.Context(), store.StreamUnsettledParams{TargetID: b.target, Resource: "app", Most: 10})
 			require.NoError(t, err)
 			require.Len(t, unsettled, 3)
+			waiting, err := queries.StreamUnacknowledged(t.Context(), store.StreamUnacknowledgedParams{TargetID: b.target, Upto: 1, Most: 10})
+			require.NoError(t, err)
+			require.Len(t, waiting, 1)
+			require.NotContains(t, plan.String(), "Hash Join")
+			require.NotContains(t, plan.String(), "Merge Join")
 			_, err = queries.StreamObject(t.Context(), store.StreamObjectParams{TargetID: b.target, Resource: "app", Key: "7"})
 			require.NoError(t, err)
 			require.NotContains(t, plan.String(), "Seq Scan on published", statistics)

@@ -50,3 +50,29 @@ func TestReportMakesDueWhatWaitsForIt(t *testing.T) {
 	b.report(head("s", 5, false), seen("b", vb, "applied"), end)
 	require.Empty(t, due(), "nothing waits")
 }
+
+// A client that has lost its objects, or its last report, learns of every delete that is not confirmed, however it connects.
+func TestUnacknowledgedDeletesAreSentAgain(t *testing.T) {
+	t.Parallel()
+	b := setup(t, small(2, 1<<20))
+	b.apply(`1`, "a", "b", "c", "d", "e", "stays", "wanted")
+	b.remove("a", "b", "c", "d", "e", "wanted")
+	b.db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
+		SELECT $1, $2, key, 'pending', key = 'wanted', true, clock_timestamp() FROM unnest('{a,b,c,e,stays,wanted}'::text[]) AS key`, b.target, b.resource)
+	b.complete()
+
+	f := b.follow()
+	require.Equal(t, []string{"stays=1", "keep wanted pending", "end_of_snapshot"}, f.until("end_of_snapshot"), "nothing is confirmed on this stream")
+	f.close()
+
+	b.db.Exec(t, `UPDATE reconciler.streams SET ack = true`)
+	want := []string{"a=-", "b=-", "c=-", "e=-", "wanted=-"}
+	require.Equal(t, append(append([]string{"stays=1", "keep wanted pending"}, want...), "end_of_snapshot"), b.follow("watch", "").rest())
+	require.Equal(t, want, b.follow("watch", "", "since", f.bookmark).rest())
+	require.Equal(t, []string{"a=-", "end_of_snapshot"}, b.follow("watch", "", "resource", "app", "prefix", "a").rest())
+
+	b.report(head("s", 1, false), seen("a", b.version("a"), "absent"), end)
+	b.db.Exec(t, `DELETE FROM reconciler.ledger WHERE key IN ('a', 'c')`) // as their owner does
+	b.remove("stays")
+	require.Equal(t, []string{"stays=-", "b=-", "e=-", "wanted=-"}, b.follow("watch", "", "since", f.bookmark).rest(), "a later delete comes once")
+}

@@ -28,7 +28,7 @@ func (w *watcher) snapshot(ctx context.Context) error {
 	}
 	// Whatever was published since the first page is sent before the end: an object that was kept when its page was read, and
 	// is settled by now, would otherwise be named by neither. From here on no version is below one that was sent.
-	if err := w.catchUp(ctx); err != nil {
+	if err := w.join(ctx); err != nil {
 		return err
 	}
 	w.at.paging, w.at.at = false, place{}
@@ -190,6 +190,36 @@ func (w *watcher) keepsOf(ctx context.Context, resource string) error {
 	}
 }
 
+// join sends what the watcher has missed since its place, and the deletes up to there that no client has confirmed: a client that has
+// lost its objects, or its last report, does not know of them.
+func (w *watcher) join(ctx context.Context) error {
+	before := w.at.version
+	if err := w.catchUp(ctx); err != nil || !w.ack {
+		return err
+	}
+	for after, more := int64(0), true; more; {
+		var rows []store.StreamUnacknowledgedRow
+		err := w.read(ctx, func(ctx context.Context, q *store.Queries) (err error) {
+			rows, err = q.StreamUnacknowledged(ctx, store.StreamUnacknowledgedParams{TargetID: w.target.id, After: after, Upto: before, Most: w.hub.rows})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			after = r.Version
+			if !w.filter.matches(r.Resource, r.Key) {
+				continue
+			}
+			if err := w.sendEncoded(change{resource: r.Resource, key: r.Key, version: r.Version}.appendTo, ""); err != nil {
+				return err
+			}
+		}
+		more = len(rows) == int(w.hub.rows)
+	}
+	return nil
+}
+
 // catchUp sends what the table has after the place of the watcher.
 func (w *watcher) catchUp(ctx context.Context) error {
 	for {
@@ -216,7 +246,7 @@ func (w *watcher) catchUp(ctx context.Context) error {
 		}
 		if len(changes) == 0 || changes[len(changes)-1].version >= b.head {
 			w.advance(b.head)
-			w.reached = b.reached
+			w.reached, w.ack = b.reached, b.ack
 			return nil
 		}
 		w.advance(changes[len(changes)-1].version)

@@ -10,6 +10,7 @@ import (
 type bounds struct {
 	stream, epoch uuid.UUID
 	complete      bool
+	ack           bool  // clients confirm what is published
 	floor         int64 // tombstones up to here may be gone
 	head          int64 // newest version
 	reached       int64 // revision up to which changes are published, or known not to be

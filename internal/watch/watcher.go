@@ -42,6 +42,7 @@ type watcher struct {
 	at      bookmark // stream, epoch and version: everything up to it was sent
 	era     int64
 	reached int64
+	ack     bool
 	sent    atomic.Int64 // at.version, for count
 }
 
@@ -138,7 +139,11 @@ func (w *watcher) live(ctx context.Context) error {
 		// What was committed before the request is in the answer, though the hub may not have read it yet.
 		if !ok || resumed {
 			before := w.at.version
-			if err := w.catchUp(ctx); err != nil {
+			read := w.catchUp
+			if resumed {
+				read = w.join
+			}
+			if err := read(ctx); err != nil {
 				return err
 			}
 			resumed, due = false, due || w.at.version > before
