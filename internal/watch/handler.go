@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -25,6 +26,9 @@ const (
 	grantWatchersMost = 15_000
 	// answerTimeout is how long a request may wait for the database before it is answered with an error.
 	answerTimeout = 10 * time.Second
+	// protocol is the version of the protocol of docs/streams.md. It grows when a client or server of before would misunderstand the other.
+	protocol       = 1
+	protocolHeader = "Reconciler-Protocol"
 )
 
 //go:embed openapi.json
@@ -91,7 +95,28 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Reconciler-Installation", h.installation)
+	w.Header().Set(protocolHeader, strconv.Itoa(protocol))
+	if err := checkProtocol(r); err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
 	h.mux.ServeHTTP(w, r)
+}
+
+// checkProtocol refuses a client that speaks a newer protocol. One that names none speaks the first.
+func checkProtocol(r *http.Request) error {
+	text := r.Header.Get(protocolHeader)
+	if text == "" {
+		return nil
+	}
+	spoken, err := strconv.Atoi(text)
+	switch {
+	case err != nil || spoken < 1:
+		return fmt.Errorf("%s must be a whole number from 1 on, not %s", protocolHeader, quoted(text))
+	case spoken > protocol:
+		return fmt.Errorf("the client speaks protocol %d, and this server %d: upgrade the server", spoken, protocol)
+	}
+	return nil
 }
 
 // refuse answers with an error: {"error": "..."}.
