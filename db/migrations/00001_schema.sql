@@ -407,6 +407,15 @@ CREATE TABLE reconciler.reports (
     inventory_seq bigint NOT NULL DEFAULT 0,
     inventory_at  timestamptz,
     inventory_version bigint NOT NULL DEFAULT 0,
+    session_since  timestamptz,
+    client_name    text CHECK (octet_length(client_name) BETWEEN 1 AND 128),
+    client_version text CHECK (octet_length(client_version) BETWEEN 1 AND 64),
+    client_driver  text CHECK (octet_length(client_driver) BETWEEN 1 AND 64),
+    held           bigint CHECK (held >= 0),
+    trouble        text CHECK (octet_length(trouble) BETWEEN 1 AND 1000),
+    healthy        boolean,
+    ignored_at     timestamptz,
+    ignored_client text CHECK (octet_length(ignored_client) BETWEEN 1 AND 128),
     CHECK ((session IS NULL) = (reported_at IS NULL)),
     CHECK ((session IS NULL) = (session_id = 0)),
     CHECK (inventory_seq <= seq)
@@ -417,6 +426,12 @@ COMMENT ON COLUMN reconciler.reports.replaced IS 'Sessions before it, at most 10
 COMMENT ON COLUMN reconciler.reports.inventory_seq IS 'The newest complete report of the session. Older reports add nothing to it.';
 COMMENT ON COLUMN reconciler.reports.inventory_version IS 'Up to which version the client had read the stream when it made its newest complete report; 0: it did not say.';
 COMMENT ON COLUMN reconciler.reports.inventory_at IS 'When it was received: every observation that is left was named by it, or is newer.';
+COMMENT ON COLUMN reconciler.reports.session_since IS 'When the first report of the session came.';
+COMMENT ON COLUMN reconciler.reports.held IS 'Deletes that the client''s own guard holds; NULL: no report of the session has had a client member.';
+COMMENT ON COLUMN reconciler.reports.trouble IS 'What keeps the client from its work, in its own words.';
+COMMENT ON COLUMN reconciler.reports.healthy IS 'Whether the far side as a whole is healthy, as the client reported; NULL: not reported.';
+COMMENT ON COLUMN reconciler.reports.ignored_at IS 'When a report of a session came that this one has replaced; written at most once a minute.';
+COMMENT ON COLUMN reconciler.reports.ignored_client IS 'Name of the client that sent it, or its session.';
 
 -- +goose Down
 -- Everything but goose's own table goes, with the generated capture code. What the targets have stays there.

@@ -99,6 +99,24 @@ COMMENT ON COLUMN reconciler.objects.observed_state IS 'What the client reported
 COMMENT ON COLUMN reconciler.objects.healthy IS 'Whether it is healthy, as the client reported; NULL: not reported.';
 COMMENT ON COLUMN reconciler.objects.observed_at IS 'When a report named it last, by the clock of this server.';
 
+-- Objects are counted in columns of their own: a query that leaves them out does not pay for them.
+CREATE VIEW reconciler.agents AS
+SELECT coalesce(p.client_name, p.session) AS name, p.client_version AS version, p.client_driver AS driver, t.name AS target,
+    p.session_since AS since, p.reported_at AS last_report,
+    (SELECT count(*) FROM reconciler.observations o WHERE o.target_id = p.target_id AND o.state <> 'absent') AS objects,
+    (SELECT count(*) FROM reconciler.observations o WHERE o.target_id = p.target_id AND o.state = 'failed') AS failing,
+    p.held, coalesce(p.trouble, CASE WHEN NOT p.healthy THEN 'the far side is not healthy' END) AS trouble
+FROM reconciler.reports p JOIN reconciler.targets t ON t.id = p.target_id
+WHERE p.held IS NOT NULL;
+COMMENT ON VIEW reconciler.agents IS 'Agents: one row for each stream whose newest session has sent a client member in a report.';
+COMMENT ON COLUMN reconciler.agents.name IS 'As the agent names itself, or else its session.';
+COMMENT ON COLUMN reconciler.agents.since IS 'When the first report of its session came.';
+COMMENT ON COLUMN reconciler.agents.last_report IS 'When its last report came, by the clock of this server. `reconciler agent` reports each minute.';
+COMMENT ON COLUMN reconciler.agents.objects IS 'Objects that it has reported, without those that are absent.';
+COMMENT ON COLUMN reconciler.agents.failing IS 'Objects that it has reported as failed.';
+COMMENT ON COLUMN reconciler.agents.held IS 'Deletes that its own guard holds: approve() of the target releases them.';
+COMMENT ON COLUMN reconciler.agents.trouble IS 'What keeps it from its work, such as an open circuit.';
+
 CREATE VIEW reconciler.failing AS
 SELECT o.target, o.resource, o.key, o.state, o.wanted, o.attempts, o.last_error, o.next_attempt_at
 FROM reconciler.objects o WHERE o.state IN ('failing', 'blocked');
@@ -234,7 +252,8 @@ SELECT t.name AS target,
     done.finished_at AS last_sync, y.sync, reconciler.pause_text(t) AS paused,
     coalesce(reconciler.guard_text(t), CASE WHEN l.stopped > 0 THEN format('%s held; %s', reconciler.counted(l.stopped, 'delete'), reconciler.quote_call('approve', ARRAY[t.name])) END) AS guard,
     reconciler.circuit_text(t) AS circuit,
-    coalesce(t.trouble, reconciler.observed_trouble(t.id)) AS trouble, coalesce(broke.error, t.circuit_error, l.error, broken.error) AS last_error
+    coalesce(t.trouble, (SELECT format('agent %s: %s', a.name, a.trouble) FROM reconciler.agents a WHERE a.target = t.name AND a.trouble IS NOT NULL),
+        reconciler.observed_trouble(t.id)) AS trouble, coalesce(broke.error, t.circuit_error, l.error, broken.error) AS last_error
 FROM reconciler.targets t
 CROSS JOIN LATERAL reconciler.cursor_of(t.id) AS c
 LEFT JOIN (SELECT max(k.revision) AS revision FROM reconciler.ticks k) AS newest ON true
@@ -279,10 +298,10 @@ COMMENT ON COLUMN reconciler.status.last_sync IS 'When the last complete sync of
 COMMENT ON COLUMN reconciler.status.sync IS 'Syncs that run or wait, and how far they are.';
 COMMENT ON COLUMN reconciler.status.guard IS 'Deletes that wait for approve().';
 COMMENT ON COLUMN reconciler.status.circuit IS 'Since when the target does not answer.';
-COMMENT ON COLUMN reconciler.status.trouble IS 'What fails although every object is there: work that the driver does after its calls, such as a reload command; or what clients of a stream report as failed.';
+COMMENT ON COLUMN reconciler.status.trouble IS 'What fails although every object is there: work that the driver does after its calls, such as a reload command; or the trouble of its agent; or what clients of a stream report as failed.';
 COMMENT ON COLUMN reconciler.status.last_error IS 'What fails in its process, else why the target does not answer, else the most frequent error of its objects, else of its last sync.';
 
 -- +goose Down
 DROP VIEW reconciler.status, reconciler.failing_loops, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.target_cursors, reconciler.syncs, reconciler.drift,
-    reconciler.held, reconciler.failing, reconciler.objects;
+    reconciler.held, reconciler.failing, reconciler.agents, reconciler.objects;
 DROP FUNCTION reconciler.observed_trouble, reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;

@@ -76,6 +76,7 @@ BEGIN
         INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify) VALUES (t.id, wanted_resource, 'resync', 'repair', true)
         ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
         DO UPDATE SET reason = 'resync', mode = 'repair', verify = true, requested_by = session_user, not_before = NULL;
+        PERFORM reconciler.order_stream(t.id, 'resync');
         asked := asked || t.name;
     END LOOP;
     IF asked = '{}' THEN
@@ -94,6 +95,7 @@ DECLARE
     t reconciler.targets := reconciler.named_target(retry.target);
     wanted_resource integer := reconciler.named_resource(retry.resource);
     is_state reconciler.object_state;
+    agent text;
     n integer;
 BEGIN
     IF retry.key IS NOT NULL THEN
@@ -105,14 +107,17 @@ BEGIN
             RAISE EXCEPTION 'target % has no object % of resource %', t.name, quote_literal(retry.key), retry.resource USING ERRCODE = 'no_data_found',
                 HINT = 'What is known of it: ' || reconciler.quote_call('explain', ARRAY[t.name, retry.resource, retry.key]);
         END IF;
-        IF is_state IN ('applied', 'held') THEN
-            RAISE NOTICE 'object % is %: there is nothing to retry', quote_literal(retry.key), is_state;
-        END IF;
     END IF;
     UPDATE reconciler.ledger l SET state = 'pending', attempts = 0, failed_hash = NULL, generation = l.generation + 1, next_attempt_at = clock_timestamp()
     WHERE l.target_id = t.id AND l.state IN ('pending', 'failing', 'blocked')
       AND (wanted_resource IS NULL OR l.resource_id = wanted_resource) AND (retry.key IS NULL OR l.key = retry.key);
     GET DIAGNOSTICS n = ROW_COUNT;
+    agent := reconciler.order_stream(t.id, 'retry');
+    IF agent IS NOT NULL THEN
+        RAISE NOTICE 'agent % of % is asked to retry what has failed there', agent, t.name;
+    ELSIF is_state IN ('applied', 'held') THEN
+        RAISE NOTICE 'object % is %: there is nothing to retry', quote_literal(retry.key), is_state;
+    END IF;
     PERFORM pg_notify('reconciler_control', '');
     RETURN n;
 END
@@ -127,6 +132,7 @@ BEGIN
     UPDATE reconciler.targets x SET paused_at = coalesce(x.paused_at, clock_timestamp()), paused_by = coalesce(x.paused_by, session_user),
         paused_reason = coalesce(pause.reason, x.paused_reason)
     WHERE x.id = t.id RETURNING * INTO t;
+    PERFORM reconciler.order_stream(t.id, 'pause');
     PERFORM pg_notify('reconciler_control', '');
     RETURN CASE WHEN already THEN format('%s is already %s', t.name, reconciler.pause_text(t))
            ELSE format('%s is paused, until %s', t.name, reconciler.quote_call('resume', ARRAY[t.name])) END;
@@ -143,6 +149,7 @@ BEGIN
     UPDATE reconciler.ledger l SET state = 'pending', held_by = NULL, next_attempt_at = clock_timestamp()
     WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by = 'pause';
     GET DIAGNOSTICS n = ROW_COUNT;
+    PERFORM reconciler.order_stream(t.id, 'pause');
     PERFORM pg_notify('reconciler_control', '');
     RETURN CASE WHEN t.paused_at IS NULL AND n = 0 THEN format('%s was not paused', t.name) ELSE format('%s goes on; %s due', t.name, reconciler.counted(n, 'held object')) END;
 END
@@ -164,16 +171,19 @@ CREATE FUNCTION reconciler.approve(target text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     t reconciler.targets := reconciler.named_target(approve.target);
+    agent text;
     n bigint;
 BEGIN
     UPDATE reconciler.ledger l SET state = 'pending', held_by = NULL, approved = true, generation = l.generation + 1, next_attempt_at = clock_timestamp()
     WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by = 'guard';
     GET DIAGNOSTICS n = ROW_COUNT;
     UPDATE reconciler.targets x SET guard_deletes = NULL, guard_objects = NULL, guard_since = NULL WHERE x.id = t.id;
+    agent := reconciler.order_stream(t.id, 'approve');
     PERFORM pg_notify('reconciler_control', '');
     RETURN CASE WHEN n = 0 THEN format('the guard holds nothing of %s', t.name)
            WHEN t.paused_at IS NOT NULL THEN format('%s of %s approved; it is %s: they wait for %s', reconciler.counted(n, 'delete'), t.name, reconciler.pause_text(t), reconciler.quote_call('resume', ARRAY[t.name]))
-           ELSE format('%s of %s approved', reconciler.counted(n, 'delete'), t.name) END;
+           ELSE format('%s of %s approved', reconciler.counted(n, 'delete'), t.name) END
+        || coalesce('; agent ' || agent || ' is asked to approve what its own guard holds', '');
 END
 $$;
 

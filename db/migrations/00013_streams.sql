@@ -56,6 +56,16 @@ CREATE TABLE reconciler.stream_watches (
 CREATE INDEX stream_watches_instance ON reconciler.stream_watches (instance_id);
 COMMENT ON TABLE reconciler.stream_watches IS 'Which processes serve watchers of which streams; see the view reconciler.stream_watchers.';
 
+-- A table of its own: a command in a transaction that stays open locks its row, and the owner and the leader write reconciler.streams.
+CREATE TABLE reconciler.stream_controls (
+    target_id integer PRIMARY KEY REFERENCES reconciler.targets ON DELETE CASCADE,
+    pauses    bigint NOT NULL DEFAULT 0,
+    resyncs   bigint NOT NULL DEFAULT 0,
+    retries   bigint NOT NULL DEFAULT 0,
+    approvals bigint NOT NULL DEFAULT 0
+);
+COMMENT ON TABLE reconciler.stream_controls IS 'How often pause() or resume(), resync(), retry() and approve() were called for each stream: its clients obey when a number has changed.';
+
 CREATE VIEW reconciler.stream_watchers WITH (security_barrier) AS
 SELECT i.name AS process, t.name AS target, w.watchers, w.behind AS furthest_behind, w.resets
 FROM reconciler.stream_watches w JOIN reconciler.instances i ON i.id = w.instance_id JOIN reconciler.targets t ON t.id = w.target_id;
@@ -87,6 +97,19 @@ BEGIN
     WHERE (s.history, s.ack) <> (excluded.history, excluded.ack);
     INSERT INTO reconciler.reports (target_id) VALUES (own_stream.target_id) ON CONFLICT DO NOTHING;
     RETURN (SELECT s.complete FROM reconciler.streams AS s WHERE s.target_id = own_stream.target_id);
+END
+$$;
+
+-- order_stream counts a command for the clients of a stream, and returns the name of its agent, NULL for none. pause stands for resume, too.
+CREATE FUNCTION reconciler.order_stream(target_id integer, command text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO reconciler.stream_controls AS c (target_id, pauses, resyncs, retries, approvals)
+    SELECT s.target_id, (command = 'pause')::integer, (command = 'resync')::integer, (command = 'retry')::integer, (command = 'approve')::integer
+    FROM reconciler.streams AS s WHERE s.target_id = order_stream.target_id
+    ON CONFLICT ON CONSTRAINT stream_controls_pkey DO UPDATE SET pauses = c.pauses + excluded.pauses, resyncs = c.resyncs + excluded.resyncs,
+        retries = c.retries + excluded.retries, approvals = c.approvals + excluded.approvals;
+    RETURN (SELECT a.name FROM reconciler.agents AS a JOIN reconciler.targets AS t ON t.name = a.target WHERE t.id = order_stream.target_id);
 END
 $$;
 
@@ -142,6 +165,7 @@ $$;
 -- complete report takes the place of all that is older by session and seq. So the order in which reports of a session arrive makes no difference.
 -- as_of is up to which version the client of a complete report had read the stream; 0: it does not say. An absent object may be reported with a
 -- later version than its own, that of the end of a snapshot without it.
+-- client is what the client tells of itself, NULL for nothing: then what an earlier report of the session had stays.
 -- accepted counts the objects that are now as the report says. awaited: objects may wait for it, see look_again. wrong is the place
 -- of the first one that cannot have been observed, and problem is why: then nothing has changed.
 -- Reports on one stream wait for each other on its row of reports. With its lock no row of observations can be there that the second
@@ -150,7 +174,7 @@ $$;
 -- A complete report writes no row that is as it was: inventory_at stands for all of them. (100,000 objects each minute, unchanged,
 -- would else be 100,000 dead rows a minute.)
 CREATE FUNCTION reconciler.report(target_id integer, session text, seq bigint, complete boolean, as_of bigint, resources text[], keys text[], versions bigint[],
-    states text[], messages text[], healthy text[], statuses text[], OUT accepted bigint, OUT ignored bigint, OUT awaited boolean, OUT wrong bigint, OUT problem text)
+    states text[], messages text[], healthy text[], statuses text[], client jsonb DEFAULT NULL, OUT accepted bigint, OUT ignored bigint, OUT awaited boolean, OUT wrong bigint, OUT problem text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET enable_memoize = off SET jit = off SET work_mem = '64MB' AS $$
@@ -187,15 +211,31 @@ BEGIN
         problem := format('there is no resource %s', to_json(unknown));
         RETURN;
     END IF;
-    IF r.session = report.session AND report.seq < r.inventory_seq OR r.session <> report.session AND report.session = ANY (r.replaced) THEN
-        RETURN; -- a newer inventory or a newer session has said everything
+    IF r.session = report.session AND report.seq < r.inventory_seq THEN
+        RETURN; -- a newer inventory has everything
+    END IF;
+    IF r.session <> report.session AND report.session = ANY (r.replaced) THEN
+        UPDATE reconciler.reports AS x SET ignored_at = at_, ignored_client = coalesce(client ->> 'name', report.session)
+        WHERE x.target_id = report.target_id AND (x.ignored_at > at_ - interval '1 minute') IS NOT TRUE;
+        RETURN;
     END IF;
     IF r.session IS DISTINCT FROM report.session THEN
         r.replaced := CASE WHEN r.session IS NULL THEN '{}' ELSE (r.replaced || r.session::text)[greatest(cardinality(r.replaced) - 998, 1):] END;
         r.session := report.session;
         r.session_id := r.session_id + 1;
+        r.session_since := at_;
         r.seq := 0;
         r.inventory_seq := 0;
+        r.held := NULL;
+        r.ignored_at := NULL;
+    END IF;
+    IF client IS NOT NULL AND report.seq >= r.seq OR r.held IS NULL THEN
+        r.client_name := client ->> 'name';
+        r.client_version := client ->> 'version';
+        r.client_driver := client ->> 'driver';
+        r.held := CASE WHEN client IS NOT NULL THEN coalesce((client ->> 'held')::bigint, 0) END;
+        r.trouble := client ->> 'trouble';
+        r.healthy := (client ->> 'healthy')::boolean;
     END IF;
     -- Only what is published, or has a tombstone, can be observed: the table is bounded, and goes with it. A version above the
     -- published one is of a time that a restore has undone.
@@ -236,7 +276,9 @@ BEGIN
     SET session = r.session, session_id = r.session_id, replaced = r.replaced, seq = greatest(r.seq, report.seq), reported_at = at_,
         inventory_seq = CASE WHEN report.complete THEN report.seq ELSE r.inventory_seq END,
         inventory_at = CASE WHEN report.complete THEN at_ ELSE x.inventory_at END,
-        inventory_version = CASE WHEN report.complete THEN report.as_of ELSE x.inventory_version END
+        inventory_version = CASE WHEN report.complete THEN report.as_of ELSE x.inventory_version END,
+        session_since = r.session_since, client_name = r.client_name, client_version = r.client_version, client_driver = r.client_driver,
+        held = r.held, trouble = r.trouble, healthy = r.healthy, ignored_at = r.ignored_at
     WHERE x.target_id = report.target_id;
 END
 $$;
@@ -391,6 +433,7 @@ $$;
 CREATE TRIGGER leave_stream AFTER DELETE ON reconciler.streams FOR EACH ROW EXECUTE FUNCTION reconciler.leave_stream();
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.own_stream IS 'Internal: creates the stream of a target, or changes its options.';
+COMMENT ON FUNCTION reconciler.order_stream IS 'Internal: counts a command for the clients of a stream.';
 COMMENT ON FUNCTION reconciler.acknowledged IS 'Internal: which objects are published as is asked, and what clients have reported of them.';
 COMMENT ON FUNCTION reconciler.look_again IS 'Internal: has objects looked at that wait for a report.';
 COMMENT ON FUNCTION reconciler.publish IS 'Internal: publishes new versions of objects and tombstones.';
@@ -405,6 +448,6 @@ SELECT reconciler.regrant();
 
 -- +goose Down
 DROP VIEW reconciler.stream_reports, reconciler.stream_watchers;
-DROP TABLE reconciler.stream_watches, reconciler.streams, reconciler.published;
+DROP TABLE reconciler.stream_controls, reconciler.stream_watches, reconciler.streams, reconciler.published;
 DROP SEQUENCE reconciler.published_seq;
-DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.forget_observations, reconciler.explain_observed, reconciler.report, reconciler.acknowledged, reconciler.look_again, reconciler.complete_stream, reconciler.publish, reconciler.own_stream;
+DROP FUNCTION reconciler.leave_stream, reconciler.forget_tombstones, reconciler.forget_observations, reconciler.explain_observed, reconciler.report, reconciler.acknowledged, reconciler.look_again, reconciler.complete_stream, reconciler.publish, reconciler.order_stream, reconciler.own_stream;

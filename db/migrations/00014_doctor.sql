@@ -281,12 +281,53 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     HAVING count(*) > 0 AND NOT EXISTS (SELECT FROM incomplete) AND NOT EXISTS (SELECT FROM failed) AND NOT EXISTS (SELECT FROM unreported)
 $$;
 
+-- minor_version returns the major and the minor number of a version; NULL for a development build.
+CREATE FUNCTION reconciler.minor_version(version text) RETURNS integer[]
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT regexp_match(minor_version.version, '^v?(\d{1,9})\.(\d{1,9})(?!\d)')::integer[]
+$$;
+
+CREATE FUNCTION reconciler.doctor_agents() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH process AS (
+        SELECT i.name, i.version, reconciler.minor_version(i.version) AS minor
+        FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b
+        WHERE b.at > clock_timestamp() - interval '15 seconds' AND reconciler.minor_version(i.version) IS NOT NULL
+        ORDER BY minor DESC, i.name LIMIT 1
+    ), found AS (
+        -- A client that ends may still send something while the next one begins.
+        SELECT format('two clients report on %s: %s, and %s, whose reports are ignored', t.name, coalesce(p.client_name, p.session), p.ignored_client) AS finding,
+            'Stop one of them. To have one stand by for the other, let them elect a leader on the far side.' AS remedy
+        FROM reconciler.reports p JOIN reconciler.targets t ON t.id = p.target_id
+        WHERE p.ignored_at > p.session_since + interval '1 minute' AND p.ignored_at > clock_timestamp() - interval '5 minutes'
+        UNION ALL
+        SELECT format('agent %s of %s has not reported since %s; an agent reports each minute', a.name, a.target, date_trunc('second', a.last_report)),
+            'See whether it runs, reaches this server, and may report; its log and `reconciler agent status` have the reason.'
+        FROM reconciler.agents a WHERE a.last_report < clock_timestamp() - interval '5 minutes'
+        UNION ALL
+        SELECT format('agent %s of %s: %s', a.name, a.target, a.trouble), 'Fix it on the far side; the agent goes on by itself.'
+        FROM reconciler.agents a WHERE a.trouble IS NOT NULL
+        UNION ALL
+        SELECT format('the guard of agent %s holds %s of %s', a.name, reconciler.counted(a.held, 'delete'), a.target),
+            format('If they are right: %s or, on its host: reconciler agent approve', reconciler.quote_call('approve', ARRAY[a.target]))
+        FROM reconciler.agents a WHERE a.held > 0
+        UNION ALL
+        SELECT format('agent %s of %s has version %s, and process %s version %s', a.name, a.target, a.version, p.name, p.version),
+            CASE WHEN reconciler.minor_version(a.version) < p.minor THEN 'Upgrade the agent.' ELSE 'Upgrade the processes of `reconciler run`.' END
+        FROM reconciler.agents a JOIN process p ON reconciler.minor_version(a.version) <> p.minor
+    )
+    SELECT 'agents', false, f.finding, f.remedy FROM found f
+    UNION ALL
+    SELECT 'agents', true, CASE WHEN count(*) = 1 THEN '1 agent reports' ELSE format('%s agents report', count(*)) END, NULL FROM reconciler.agents a
+    HAVING count(*) > 0 AND NOT EXISTS (SELECT FROM found)
+$$;
+
 CREATE FUNCTION reconciler.doctor() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT * FROM reconciler.doctor_schema() UNION ALL SELECT * FROM reconciler.doctor_capture() UNION ALL SELECT * FROM reconciler.doctor_index()
     UNION ALL SELECT * FROM reconciler.doctor_processes() UNION ALL SELECT * FROM reconciler.doctor_loops() UNION ALL SELECT * FROM reconciler.doctor_locks() UNION ALL SELECT * FROM reconciler.doctor_targets() UNION ALL SELECT * FROM reconciler.doctor_objects()
     UNION ALL SELECT * FROM reconciler.doctor_outbox() UNION ALL SELECT * FROM reconciler.doctor_notify() UNION ALL SELECT * FROM reconciler.doctor_transactions() UNION ALL SELECT * FROM reconciler.doctor_snapshots()
-    UNION ALL SELECT * FROM reconciler.doctor_streams() UNION ALL SELECT * FROM reconciler.doctor_rights()
+    UNION ALL SELECT * FROM reconciler.doctor_streams() UNION ALL SELECT * FROM reconciler.doctor_agents() UNION ALL SELECT * FROM reconciler.doctor_rights()
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION reconciler.doctor_schema IS 'Internal: which version the schema has.';
@@ -302,6 +343,8 @@ COMMENT ON FUNCTION reconciler.doctor_locks IS 'Internal: locks that somebody ho
 COMMENT ON FUNCTION reconciler.doctor_targets IS 'Internal: what is in the way of targets.';
 COMMENT ON FUNCTION reconciler.doctor_objects IS 'Internal: blocked and failing objects.';
 COMMENT ON FUNCTION reconciler.doctor_streams IS 'Internal: streams that cannot complete, what their clients report as failed, and clients that do not report.';
+COMMENT ON FUNCTION reconciler.minor_version IS 'Internal: major and minor number of a version.';
+COMMENT ON FUNCTION reconciler.doctor_agents IS 'Internal: agents that do not report, what is in their way, and two on one target.';
 COMMENT ON FUNCTION reconciler.doctor_rights IS 'Internal: what the current role may do.';
 COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to go wrong. ok false: read finding, do what remedy says.';
 
@@ -309,5 +352,5 @@ COMMENT ON FUNCTION reconciler.doctor IS 'Looks at everything that is known to g
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.doctor, reconciler.doctor_streams, reconciler.doctor_rights, reconciler.doctor_objects, reconciler.doctor_targets, reconciler.doctor_locks, reconciler.doctor_loops, reconciler.doctor_processes, reconciler.doctor_outbox,
+DROP FUNCTION reconciler.doctor, reconciler.doctor_agents, reconciler.minor_version, reconciler.doctor_streams, reconciler.doctor_rights, reconciler.doctor_objects, reconciler.doctor_targets, reconciler.doctor_locks, reconciler.doctor_loops, reconciler.doctor_processes, reconciler.doctor_outbox,
     reconciler.doctor_snapshots, reconciler.doctor_transactions, reconciler.doctor_notify, reconciler.doctor_index, reconciler.doctor_capture, reconciler.doctor_schema;

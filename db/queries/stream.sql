@@ -33,17 +33,23 @@ SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.ta
 -- objects are of one snapshot. NULL is returned as '' or 0; hash and spec of a tombstone are ''.
 WITH w AS MATERIALIZED (
     SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor, s.ack,
+        c.pauses, c.resyncs, c.retries, c.approvals,
+        (SELECT t.paused_at IS NOT NULL FROM reconciler.targets t WHERE t.id = u.target_id) AS paused,
         (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id AND x.version > 0
          ORDER BY x.version DESC LIMIT 1) AS newest,
         (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id
          ORDER BY c.id DESC LIMIT 1) AS reached
     FROM (SELECT unnest(sqlc.arg(target_ids)::int[]) AS target_id, unnest(sqlc.arg(afters)::bigint[]) AS after) AS u
     LEFT JOIN reconciler.streams s ON s.target_id = u.target_id
+    LEFT JOIN reconciler.stream_controls c ON c.target_id = u.target_id
 )
 SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream,
     coalesce(w.epoch::text, '')::text AS epoch, coalesce(w.complete, false)::boolean AS complete,
     coalesce(w.floor, 0)::bigint AS floor, coalesce(w.ack, false)::boolean AS ack,
     greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
+    coalesce(w.paused, false)::boolean AS paused, coalesce(w.pauses, 0)::bigint AS pauses,
+    coalesce(w.resyncs, 0)::bigint AS resyncs, coalesce(w.retries, 0)::bigint AS retries,
+    coalesce(w.approvals, 0)::bigint AS approvals,
     coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key,
     coalesce(p.version, 0)::bigint AS version, coalesce(p.revision, 0)::bigint AS revision,
     coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
@@ -128,7 +134,8 @@ SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.
     coalesce(r.wrong, 0)::bigint AS wrong, coalesce(r.problem, '')::text AS problem
 FROM reconciler.report(sqlc.arg(target_id)::int, sqlc.arg(session)::text, sqlc.arg(seq)::bigint, sqlc.arg(complete)::boolean,
     sqlc.arg(as_of)::bigint, sqlc.arg(resources)::text[], sqlc.arg(keys)::text[], sqlc.arg(versions)::bigint[], sqlc.arg(states)::text[],
-    sqlc.arg(messages)::text[], sqlc.arg(healthy)::text[], sqlc.arg(statuses)::text[]) AS r;
+    sqlc.arg(messages)::text[], sqlc.arg(healthy)::text[], sqlc.arg(statuses)::text[],
+    nullif(sqlc.arg(client)::text, '')::jsonb) AS r;
 
 -- name: StreamLookAgain :one
 SELECT reconciler.look_again(sqlc.arg(target_id)::int, sqlc.arg(complete)::boolean, sqlc.arg(resources)::text[],
@@ -141,7 +148,10 @@ FROM reconciler.acknowledged(sqlc.arg(target_id)::int, sqlc.arg(resources)::text
     sqlc.arg(hashes)::bytea[]) AS a;
 
 -- name: StreamUnhealthy :many
--- An object of a stream that a client reports as not healthy, if there is one.
-SELECT r.name AS resource, o.key, coalesce(o.message, '')::text AS message
-FROM reconciler.observations o JOIN reconciler.resources r ON r.id = o.resource_id
-WHERE o.target_id = sqlc.arg(target_id)::int AND NOT o.healthy ORDER BY r.name, o.key LIMIT 1;
+-- What clients of a stream report as not healthy: the far side as a whole (without a resource), and one object.
+SELECT ''::text AS resource, ''::text AS key, coalesce(p.trouble, '')::text AS message
+FROM reconciler.reports p WHERE p.target_id = sqlc.arg(target_id)::int AND NOT p.healthy
+UNION ALL
+(SELECT r.name, o.key, coalesce(o.message, '')
+ FROM reconciler.observations o JOIN reconciler.resources r ON r.id = o.resource_id
+ WHERE o.target_id = sqlc.arg(target_id)::int AND NOT o.healthy ORDER BY r.name, o.key LIMIT 1);

@@ -112,17 +112,23 @@ func (q *Queries) StreamAcknowledged(ctx context.Context, arg StreamAcknowledged
 const streamChanges = `-- name: StreamChanges :many
 WITH w AS MATERIALIZED (
     SELECT u.target_id, u.after, s.id, s.epoch, s.complete, s.floor, s.ack,
+        c.pauses, c.resyncs, c.retries, c.approvals,
+        (SELECT t.paused_at IS NOT NULL FROM reconciler.targets t WHERE t.id = u.target_id) AS paused,
         (SELECT x.version FROM reconciler.published x WHERE x.target_id = u.target_id AND x.version > 0
          ORDER BY x.version DESC LIMIT 1) AS newest,
         (SELECT c.revision FROM reconciler.cursors c WHERE c.consumer = u.target_id
          ORDER BY c.id DESC LIMIT 1) AS reached
     FROM (SELECT unnest($3::int[]) AS target_id, unnest($4::bigint[]) AS after) AS u
     LEFT JOIN reconciler.streams s ON s.target_id = u.target_id
+    LEFT JOIN reconciler.stream_controls c ON c.target_id = u.target_id
 )
 SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream,
     coalesce(w.epoch::text, '')::text AS epoch, coalesce(w.complete, false)::boolean AS complete,
     coalesce(w.floor, 0)::bigint AS floor, coalesce(w.ack, false)::boolean AS ack,
     greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
+    coalesce(w.paused, false)::boolean AS paused, coalesce(w.pauses, 0)::bigint AS pauses,
+    coalesce(w.resyncs, 0)::bigint AS resyncs, coalesce(w.retries, 0)::bigint AS retries,
+    coalesce(w.approvals, 0)::bigint AS approvals,
     coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key,
     coalesce(p.version, 0)::bigint AS version, coalesce(p.revision, 0)::bigint AS revision,
     coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
@@ -144,20 +150,25 @@ type StreamChangesParams struct {
 }
 
 type StreamChangesRow struct {
-	TargetID int32
-	Stream   string
-	Epoch    string
-	Complete bool
-	Floor    int64
-	Ack      bool
-	Head     int64
-	Reached  int64
-	Resource string
-	Key      string
-	Version  int64
-	Revision int64
-	Spec     string
-	Hash     []byte
+	TargetID  int32
+	Stream    string
+	Epoch     string
+	Complete  bool
+	Floor     int64
+	Ack       bool
+	Head      int64
+	Reached   int64
+	Paused    bool
+	Pauses    int64
+	Resyncs   int64
+	Retries   int64
+	Approvals int64
+	Resource  string
+	Key       string
+	Version   int64
+	Revision  int64
+	Spec      string
+	Hash      []byte
 }
 
 // What each stream has published after a version, in the order of versions, limited by rows and bytes of each stream. A
@@ -186,6 +197,11 @@ func (q *Queries) StreamChanges(ctx context.Context, arg StreamChangesParams) ([
 			&i.Ack,
 			&i.Head,
 			&i.Reached,
+			&i.Paused,
+			&i.Pauses,
+			&i.Resyncs,
+			&i.Retries,
+			&i.Approvals,
 			&i.Resource,
 			&i.Key,
 			&i.Version,
@@ -461,7 +477,8 @@ SELECT r.accepted::bigint AS accepted, r.ignored::bigint AS ignored, coalesce(r.
     coalesce(r.wrong, 0)::bigint AS wrong, coalesce(r.problem, '')::text AS problem
 FROM reconciler.report($1::int, $2::text, $3::bigint, $4::boolean,
     $5::bigint, $6::text[], $7::text[], $8::bigint[], $9::text[],
-    $10::text[], $11::text[], $12::text[]) AS r
+    $10::text[], $11::text[], $12::text[],
+    nullif($13::text, '')::jsonb) AS r
 `
 
 type StreamReportParams struct {
@@ -477,6 +494,7 @@ type StreamReportParams struct {
 	Messages  []string
 	Healthy   []string
 	Statuses  []string
+	Client    string
 }
 
 type StreamReportRow struct {
@@ -502,6 +520,7 @@ func (q *Queries) StreamReport(ctx context.Context, arg StreamReportParams) (Str
 		arg.Messages,
 		arg.Healthy,
 		arg.Statuses,
+		arg.Client,
 	)
 	var i StreamReportRow
 	err := row.Scan(
@@ -589,9 +608,12 @@ func (q *Queries) StreamUnacknowledged(ctx context.Context, arg StreamUnacknowle
 }
 
 const streamUnhealthy = `-- name: StreamUnhealthy :many
-SELECT r.name AS resource, o.key, coalesce(o.message, '')::text AS message
-FROM reconciler.observations o JOIN reconciler.resources r ON r.id = o.resource_id
-WHERE o.target_id = $1::int AND NOT o.healthy ORDER BY r.name, o.key LIMIT 1
+SELECT ''::text AS resource, ''::text AS key, coalesce(p.trouble, '')::text AS message
+FROM reconciler.reports p WHERE p.target_id = $1::int AND NOT p.healthy
+UNION ALL
+(SELECT r.name, o.key, coalesce(o.message, '')
+ FROM reconciler.observations o JOIN reconciler.resources r ON r.id = o.resource_id
+ WHERE o.target_id = $1::int AND NOT o.healthy ORDER BY r.name, o.key LIMIT 1)
 `
 
 type StreamUnhealthyRow struct {
@@ -600,7 +622,7 @@ type StreamUnhealthyRow struct {
 	Message  string
 }
 
-// An object of a stream that a client reports as not healthy, if there is one.
+// What clients of a stream report as not healthy: the far side as a whole (without a resource), and one object.
 func (q *Queries) StreamUnhealthy(ctx context.Context, targetID int32) ([]StreamUnhealthyRow, error) {
 	rows, err := q.db.Query(ctx, streamUnhealthy, targetID)
 	if err != nil {

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,7 +134,7 @@ func reported(row store.StreamAcknowledgedRow) driver.Outcome {
 	return driver.Waiting(min(max(pause, ackPauseMin), ackPauseMax), row.Reason)
 }
 
-// Health returns an error while a client reports an object as not healthy.
+// Health returns an error while a client reports the far side, or an object, as not healthy.
 func (a *acknowledged) Health(ctx context.Context) error {
 	o := a.owner.Load()
 	if o == nil {
@@ -143,6 +144,8 @@ func (a *acknowledged) Health(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("read what clients report: %w", database.Explain(err))
+	case len(rows) > 0 && rows[0].Resource == "":
+		return errors.New(cmp.Or(rows[0].Message, "the client reports the far side as not healthy"))
 	case len(rows) > 0 && rows[0].Message != "":
 		return fmt.Errorf("%s %s: %s", rows[0].Resource, rows[0].Key, rows[0].Message)
 	case len(rows) > 0:

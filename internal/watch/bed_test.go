@@ -45,6 +45,7 @@ type bed struct {
 	draining  <-chan struct{}
 	access    *watch.Access
 	drain     context.CancelFunc
+	halt      func() // ends the hub, which then has what it has read last
 	target    int32
 	resource  int32
 	revision  int64
@@ -101,10 +102,13 @@ func setupBench(t testing.TB, change ...func(*watch.Hub)) *bed {
 	b.drain = drain
 	b.draining = draining.Done()
 	b.server = b.serve(config.Streams{})
-	t.Cleanup(func() {
-		drain()
+	b.halt = func() {
 		stop()
 		<-done
+	}
+	t.Cleanup(func() {
+		drain()
+		b.halt()
 	})
 	return b
 }

@@ -85,12 +85,28 @@ func encodeKeep(resource, key, reason string) []byte {
 	return append(appendText(appendText(appendText([]byte(`{"type":"keep"`), "resource", resource), "key", key), "reason", reason), '}')
 }
 
-// encodePlace is a checkpoint, or the end of a snapshot. It leaves out version and revision inside a snapshot, where nothing can be concluded
-// from them.
-func encodePlace(kind string, b bookmark, text string, reached int64) []byte {
+// controls are the commands for the clients of a stream: whether it is paused, and how often each of the others was given.
+type controls struct {
+	Paused  bool  `json:"paused,omitempty"`
+	Resync  int64 `json:"resync,omitempty"`
+	Retry   int64 `json:"retry,omitempty"`
+	Approve int64 `json:"approve,omitempty"`
+	pauses  int64 // how often pause and resume were given
+}
+
+// newer reports whether c was not read before other. Each command counts, so the sum grows until a restore.
+func (c controls) newer(other controls) bool {
+	return c.Resync+c.Retry+c.Approve+c.pauses >= other.Resync+other.Retry+other.Approve+other.pauses
+}
+
+// encodePlace is a checkpoint, or the end of a snapshot. It leaves out version, revision and controls inside a snapshot, where nothing can be
+// concluded from them.
+func encodePlace(kind string, b bookmark, text string, reached int64, c controls) []byte {
 	data := appendText([]byte(`{"type":"`+kind+`"`), "bookmark", text)
 	if !b.paging {
 		data = appendNumber(appendNumber(data, "version", b.version), "revision", reached)
+		text, _ := json.Marshal(c) //nolint:errchkjson // of numbers, which cannot fail
+		data = append(append(data, `,"controls":`...), text...)
 	}
 	return append(data, '}')
 }

@@ -19,10 +19,11 @@ type group struct {
 
 // checkpoint is an encoded one.
 type checkpoint struct {
-	at      bookmark
-	reached int64
-	data    []byte
-	text    string // of the bookmark
+	at       bookmark
+	reached  int64
+	controls controls
+	data     []byte
+	text     string // of the bookmark
 }
 
 // notify wakes every watcher of the group.

@@ -194,7 +194,10 @@ func parse(rows []store.StreamChangesRow) (b bounds, changes []change, gone bool
 	if err != nil {
 		return b, nil, true
 	}
-	b = bounds{stream: stream, epoch: uuid.MustParse(first.Epoch), complete: first.Complete, ack: first.Ack, floor: first.Floor, head: first.Head, reached: first.Reached}
+	b = bounds{
+		stream: stream, epoch: uuid.MustParse(first.Epoch), complete: first.Complete, ack: first.Ack, floor: first.Floor, head: first.Head, reached: first.Reached,
+		controls: controls{Paused: first.Paused, Resync: first.Resyncs, Retry: first.Retries, Approve: first.Approvals, pauses: first.Pauses},
+	}
 	for _, r := range rows {
 		if r.Version > 0 {
 			changes = append(changes, change{resource: r.Resource, key: r.Key, version: r.Version, revision: r.Revision, spec: r.Spec, hash: r.Hash})

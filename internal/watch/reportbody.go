@@ -33,10 +33,11 @@ type report struct {
 
 // header is the first line of a body.
 type header struct {
-	Session  string `json:"session"`
-	Seq      int64  `json:"seq"`
-	Complete bool   `json:"complete"`
-	Version  int64  `json:"version"`
+	Session  string    `json:"session"`
+	Seq      int64     `json:"seq"`
+	Complete bool      `json:"complete"`
+	Version  int64     `json:"version"`
+	Client   *identity `json:"client"`
 }
 
 // readReport reads a body line by line. grow is called when it turns out to be a large one.
@@ -63,8 +64,12 @@ func readReport(w http.ResponseWriter, r *http.Request, g *grant, grow func(cont
 	if first.Version < 0 || first.Version > 0 && !first.Complete {
 		return nil, badBody("line %d: version is that of a frame up to which a complete report goes, a whole number from 1 on", in.number)
 	}
+	client, err := first.Client.encode()
+	if err != nil {
+		return nil, badBody("line %d: %v", in.number, err)
+	}
 	report := &report{states: map[string]int{}, params: store.StreamReportParams{
-		Session: first.Session, Seq: first.Seq, Complete: first.Complete, AsOf: first.Version,
+		Session: first.Session, Seq: first.Seq, Complete: first.Complete, AsOf: first.Version, Client: client,
 		Resources: []string{}, Keys: []string{}, Versions: []int64{}, States: []string{}, Messages: []string{}, Healthy: []string{}, Statuses: []string{}, // nil is NULL
 	}}
 	return report, report.readObservations(in, g)

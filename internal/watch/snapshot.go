@@ -34,7 +34,8 @@ func (w *watcher) snapshot(ctx context.Context) error {
 	w.at.paging, w.at.at = false, place{}
 	w.hub.cfg.Metrics.StreamSnapshots.WithLabelValues(w.target.name).Inc()
 	text := w.at.String()
-	return errors.Join(w.sendPlace(encodePlace("end_of_snapshot", w.at, text, w.reached), text), w.out.flush())
+	w.sentControls = w.controls
+	return errors.Join(w.sendPlace(encodePlace("end_of_snapshot", w.at, text, w.reached, w.controls), text), w.out.flush())
 }
 
 // begin waits until the stream is complete, and takes its head: a publisher that has not finished must not look like an empty world.
@@ -270,6 +271,7 @@ func (w *watcher) changes(ctx context.Context, after int64) (b bounds, changes [
 	if gone {
 		return b, nil, ended{closedReleased}
 	}
+	w.obey(b.controls)
 	return b, changes, nil
 }
 

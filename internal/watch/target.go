@@ -14,6 +14,7 @@ type bounds struct {
 	floor         int64 // tombstones up to here may be gone
 	head          int64 // newest version
 	reached       int64 // revision up to which changes are published, or known not to be
+	controls      controls
 }
 
 // state is a stream as the hub saw it last.
@@ -56,12 +57,12 @@ func (t *target) look(g *group, after int64, most int) (s state, frames []frame,
 }
 
 // checkpoint encodes a checkpoint once for all watchers of a group that are at the same place.
-func (t *target) checkpoint(g *group, at bookmark, reached int64) checkpoint {
+func (t *target) checkpoint(g *group, at bookmark, reached int64, c controls) checkpoint {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if g.checkpoint.data == nil || g.checkpoint.at != at || g.checkpoint.reached != reached {
+	if g.checkpoint.data == nil || g.checkpoint.at != at || g.checkpoint.reached != reached || g.checkpoint.controls != c {
 		text := at.String()
-		g.checkpoint = checkpoint{at: at, reached: reached, data: encodePlace("checkpoint", at, text, reached), text: text}
+		g.checkpoint = checkpoint{at: at, reached: reached, controls: c, data: encodePlace("checkpoint", at, text, reached, c), text: text}
 	}
 	return g.checkpoint
 }
@@ -83,7 +84,7 @@ func (t *target) see(b bounds, changes []change, kept func(version int64, bytes 
 			g.frames, g.since = nil, b.head
 		}
 		t.notifyAll()
-	case b.complete != before.complete || before.silent:
+	case b.complete != before.complete || before.silent || b.controls != before.controls:
 		t.publish(changes, kept)
 		t.notifyAll()
 	default:

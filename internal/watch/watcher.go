@@ -44,6 +44,8 @@ type watcher struct {
 	reached int64
 	ack     bool
 	sent    atomic.Int64 // at.version, for count
+
+	controls, sentControls controls // the newest ones that were read, and those that were sent last
 }
 
 // ended ends a response with its reason.
@@ -118,7 +120,7 @@ func (w *watcher) resume() error {
 }
 
 func (w *watcher) reset(reason string) error {
-	w.since, w.at = nil, bookmark{}
+	w.since, w.at, w.controls = nil, bookmark{}, controls{}
 	w.target.mu.Lock()
 	w.target.resets++
 	w.target.mu.Unlock()
@@ -164,7 +166,8 @@ func (w *watcher) live(ctx context.Context) error {
 			w.advance(s.head)
 			w.reached = max(w.reached, s.reached)
 		}
-		if due {
+		w.obey(s.controls)
+		if due || w.controls != w.sentControls {
 			if err := w.checkpoint(); err != nil {
 				return err
 			}
@@ -172,18 +175,20 @@ func (w *watcher) live(ctx context.Context) error {
 		if !w.follow {
 			return nil
 		}
-		beat, err := w.wait(ctx, changed)
-		if err != nil {
+		var err error
+		if due, err = w.idle(ctx, changed, s.silent); err != nil {
 			return err
 		}
-		if beat && s.silent {
-			err = w.waiting(waitingDatabase)
-		}
-		if err != nil {
-			return err
-		}
-		due = beat && !s.silent
 	}
+}
+
+// idle returns when something has changed, or a checkpoint is due. While the database is silent, it sends that instead.
+func (w *watcher) idle(ctx context.Context, changed <-chan struct{}, silent bool) (due bool, err error) {
+	beat, err := w.wait(ctx, changed)
+	if err == nil && beat && silent {
+		err = w.waiting(waitingDatabase)
+	}
+	return beat && !silent, err
 }
 
 // check ends what the stream does not carry on.
@@ -208,6 +213,13 @@ func (w *watcher) ending() error {
 		return ended{closedDraining}
 	default:
 		return nil
+	}
+}
+
+// obey notes controls. Those of the hub may be older than those that this watcher has read itself.
+func (w *watcher) obey(c controls) {
+	if c.newer(w.controls) {
+		w.controls = c
 	}
 }
 
@@ -252,7 +264,10 @@ func (w *watcher) waiting(reason string) error {
 
 // checkpoint sends the place of the watcher, and flushes.
 func (w *watcher) checkpoint() error {
-	c := w.target.checkpoint(w.group, w.at, w.reached)
+	c := w.target.checkpoint(w.group, w.at, w.reached, w.controls)
+	if !w.at.paging {
+		w.sentControls = w.controls
+	}
 	return errors.Join(w.sendPlace(c.data, c.text), w.out.flush())
 }
 
