@@ -107,3 +107,22 @@ func TestRolloutFollowsReports(t *testing.T) {
 	require.Equal(t, "map[]", asia.objects())
 	require.Equal(t, "absent", w.text(`SELECT o.state FROM reconciler.observations o JOIN reconciler.targets t ON t.id = o.target_id WHERE t.name = 'asia'`))
 }
+
+// A rollout does not go on while the client of a target reports its far side as not healthy.
+func TestRolloutWaitsForTheFarSide(t *testing.T) {
+	t.Parallel()
+	w, _, _, _ := regions(t)
+	w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(t, "asia"), acked(t, "eu"), acked(t, "us"))
+	address := w.address("streams.listen")
+	asia, eu := w.follow(address, "asia"), w.follow(address, "eu")
+	w.follow(address, "us")
+	w.wait()
+	const ofAsia = ` WHERE target_id = (SELECT id FROM reconciler.targets WHERE name = 'asia')`
+	w.db.Exec(t, `UPDATE reconciler.reports SET held = 0, healthy = false, trouble = 'disk full'`+ofAsia)
+	w.apply(`'release 2'`, `UPDATE apps SET image = 'v2'`)
+	w.settled("waiting for asia: not healthy: disk full", `SELECT detail FROM reconciler.apply_targets WHERE target = 'eu'`)
+	require.Equal(t, "map[1:[v2 <nil>]] map[2:[v1 <nil>]]", fmt.Sprint(asia.objects(), " ", eu.objects()))
+	w.db.Exec(t, `UPDATE reconciler.reports SET healthy = true, trouble = NULL`+ofAsia)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	require.Equal(t, "map[2:[v2 <nil>]]", eu.objects())
+}
