@@ -70,7 +70,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	if c.ran.Swap(true) {
 		return fmt.Errorf("the controller of resource %q has begun before: make another informer and controller", c.resource)
 	}
-	if c.informer.controllers[c.resource] != c {
+	c.informer.mu.RLock() // another controller of the informer may be made beside
+	wired := c.informer.controllers[c.resource] == c
+	c.informer.mu.RUnlock()
+	if !wired {
 		return fmt.Errorf("the controller of resource %q is not wired: Run of the informer returns why", c.resource)
 	}
 	defer context.AfterFunc(ctx, c.queue.wake)()

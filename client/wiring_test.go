@@ -49,6 +49,16 @@ func TestWrongWiringIsOneErrorOfRun(t *testing.T) {
 	require.EqualError(t, second.Run(t.Context()), `the controller of resource "app" has begun before: make another informer and controller`)
 }
 
+// You may run a controller before you make the next one. The race detector looks.
+func TestControllerRunsBeforeAnotherIsMade(t *testing.T) {
+	t.Parallel()
+	i := client.NewInformer(streamtest.NewServer("eu").Client(), "eu", client.InformerOptions{})
+	start(t, client.NewController(i, "app", nothing).Run)
+	start(t, client.NewController(i, "secret", nothing).Run)
+	start(t, i.Run)
+	<-i.Synced()
+}
+
 func TestWiringAfterRunPanics(t *testing.T) {
 	t.Parallel()
 	i := client.NewInformer(streamtest.NewServer("eu").Client(), "eu", client.InformerOptions{Resources: []string{"app"}})
