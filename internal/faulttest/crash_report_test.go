@@ -2,6 +2,7 @@ package faulttest_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,19 +17,28 @@ import (
 // followedObjects is how many objects the stream has.
 const followedObjects = 3
 
-// crashFollowed adds a target whose objects are followed over HTTP, and are applied when a client says so.
+// crashFollowed adds a target with objects.
 func crashFollowed(w *crashWorld) {
+	w.t.Helper()
+	w.follow("edge")
+	w.exec(fmt.Sprintf(`INSERT INTO apps (id, region) SELECT i, 'edge' FROM generate_series(20001, %d) AS i`, 20_000+followedObjects))
+}
+
+// follow adds targets to the config whose objects are followed over HTTP, and are applied when a client has reported them.
+func (w *crashWorld) follow(targets ...string) {
 	w.t.Helper()
 	text, err := os.ReadFile(w.path("reconciler.yaml"))
 	require.NoError(w.t, err)
 	var config crashObject
 	require.NoError(w.t, json.Unmarshal(text, &config))
 	config["streams"] = crashObject{"listen": "127.0.0.1:0"}
-	config["targets"] = append(config["targets"].([]any), crashObject{"name": "edge", "driver": "stream", "options": crashObject{"ack": true}, "guard": crashObject{"max_fraction": 1}})
+	for _, name := range targets {
+		config["targets"] = append(config["targets"].([]any),
+			crashObject{"name": name, "driver": "stream", "options": crashObject{"ack": true}, "guard": crashObject{"max_fraction": 1}})
+	}
 	text, err = json.Marshal(config)
 	require.NoError(w.t, err)
 	require.NoError(w.t, os.WriteFile(w.path("reconciler.yaml"), text, 0o600))
-	w.exec(fmt.Sprintf(`INSERT INTO apps (id, region) SELECT i, 'edge' FROM generate_series(20001, %d) AS i`, 20_000+followedObjects))
 }
 
 // crashReported reports everything to a process that dies of it. The client has no answer.
@@ -84,18 +94,23 @@ func (p *crashProcess) observations() string {
 }
 
 // address is where a client reports.
-func (p *crashProcess) address() string {
+func (p *crashProcess) address() string { return p.streams() + "/v1/targets/edge/observations" }
+
+// streams waits until the process serves streams, and returns where.
+func (p *crashProcess) streams() (server string) {
 	p.w.t.Helper()
-	text, err := os.ReadFile(p.log)
-	require.NoError(p.w.t, err)
-	for line := range bytes.Lines(text) {
-		var said struct{ Key, Address string }
-		if json.Unmarshal(line, &said) == nil && said.Key == "streams.listen" {
-			return "http://" + said.Address + "/v1/targets/edge/observations"
+	p.w.eventually("streams are served", func() error {
+		text, err := os.ReadFile(p.log)
+		for line := range bytes.Lines(text) {
+			var said struct{ Key, Address string }
+			if json.Unmarshal(line, &said) == nil && said.Key == "streams.listen" {
+				server = "http://" + said.Address
+				return nil
+			}
 		}
-	}
-	require.FailNow(p.w.t, "streams are not served")
-	return ""
+		return cmp.Or(err, errors.New("not yet"))
+	})
+	return server
 }
 
 // inventory is a complete report of what the stream has.
