@@ -95,6 +95,7 @@ type plan struct {
 	Applies   int             // of how many transactions in a hundred writers make applies
 	Operator  bool            // people give commands on them
 	Novel     []string        // kinds of novelties
+	Ack       bool            // the stream waits for an agent to report
 	Faults    []fault
 }
 
@@ -140,6 +141,7 @@ func newPlanOf(seed uint64, novel []string) *plan {
 	p.addLateWord(p.stream(3))
 	if p.stream(streamStreams).IntN(2) == 0 && !p.Disk {
 		p.Targets[webhooks].Driver = "stream"
+		p.Ack = p.stream(streamAgent).IntN(2) == 0
 	}
 	p.addApplies(p.stream(streamApplies))
 	p.addNovelties(p.stream(streamNovelties), novel, within)
@@ -286,7 +288,7 @@ func (p *plan) String() string {
 	fmt.Fprintf(&b, "seed %d: %d replicas, resources %v, %d writers, bulk %d, notify %v, max_rows %d, %.1fs\n",
 		p.Seed, p.Replicas, p.Resources, p.Writers, p.Bulk, p.Notify, p.MaxRows, p.Lasts.Seconds())
 	fmt.Fprintf(&b, "  beside the others: %v\n", p.Novel)
-	fmt.Fprintf(&b, "  clocks wrong by %v, disk %v, honest %v, %.1fs calm, %d%% applies, commands %v\n", p.Shifts, p.Disk, p.Honest, p.Calm.Seconds(), p.Applies, p.Operator)
+	fmt.Fprintf(&b, "  clocks wrong by %v, disk %v, honest %v, %.1fs calm, %d%% applies, commands %v, ack %v\n", p.Shifts, p.Disk, p.Honest, p.Calm.Seconds(), p.Applies, p.Operator, p.Ack)
 	for _, t := range p.Targets {
 		fmt.Fprintf(&b, "  target %+v\n", t)
 	}

@@ -24,6 +24,7 @@ const (
 	streamPoints    = 301
 	streamRollouts  = 400 // and the writer's number
 	streamStreams   = 316 // whether the last target is a stream
+	streamAgent     = 317 // whether it waits for acknowledgement, and the lives of the agent
 	streamHostile   = 302 // rows and settings
 )
 

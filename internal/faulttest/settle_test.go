@@ -32,6 +32,9 @@ func (w *world) settle() bool {
 	for _, e := range w.endpoints {
 		e.weather(0, false)
 	}
+	if w.agent != nil {
+		close(w.agent.heal)
+	}
 	for _, name := range w.plan.Resources { // they would be waited for
 		w.order("DELETE FROM " + resources[name].main + " WHERE place ILIKE '" + nowhere + "'")
 	}

@@ -28,6 +28,9 @@ type watcher struct {
 	name   string
 	target string
 
+	acknowledges bool  // the ledger waits for what it reports: see agent
+	life         int64 // of the agent
+
 	mu      sync.Mutex // guards what follows
 	objects map[object]client.Object
 	named   map[object]bool // in the snapshot that is under way; nil: none is
@@ -48,6 +51,9 @@ func (w *world) startWatchers(ctx context.Context, run func(func())) {
 		}
 		w.watchers = append(w.watchers, x)
 		run(func() { x.follow(ctx) })
+	}
+	if w.plan.Ack {
+		w.startAgent(ctx, run)
 	}
 }
 
@@ -172,7 +178,7 @@ func (x *watcher) remove(o object) {
 }
 
 func (x *watcher) note(o object, versions map[component]int64) {
-	x.calls = append(x.calls, call{Object: o, Delete: versions == nil, Versions: versions, Replica: x.name, Begin: time.Now(), Effect: true, Outcome: "followed"})
+	x.calls = append(x.calls, call{Object: o, Delete: versions == nil, Term: x.life, Versions: versions, Replica: x.name, Begin: time.Now(), Effect: true, Outcome: "followed"})
 }
 
 // contents returns what the watcher has; nothing while a snapshot is under way.
@@ -189,7 +195,8 @@ func (x *watcher) contents() map[object]string {
 	return have
 }
 
-// compareStream says what watchers do not have as they should, when they have had time to hear of it.
+// compareStream says what watchers do not have as they should, when they have had time to hear of it. For what is acknowledged
+// wait() has waited.
 func (w *world) compareStream(want map[object]string) (found []violation) {
 	for _, x := range w.watchers {
 		if x.target == w.drained {
@@ -197,7 +204,7 @@ func (w *world) compareStream(want map[object]string) (found []violation) {
 		}
 		var wrong []violation
 		for begun := time.Now(); time.Since(begun) < patience; pass(100*time.Millisecond, w.t.Context().Done()) {
-			if wrong = differences(want, x.contents()); len(wrong) == 0 {
+			if wrong = differences(want, x.contents()); len(wrong) == 0 || x.acknowledges {
 				break
 			}
 		}
@@ -227,6 +234,13 @@ func (w *world) judgeStream(m *model) (found []violation) {
 		found = append(found, staleCalls(m, calls)...)
 		found = append(found, unknownSpecs(m, calls)...)
 		found = append(found, baselessDeletes(m, calls, streamFuzz)...)
+		if x.acknowledges {
+			last, err := w.acknowledged()
+			if err != nil {
+				w.violate("tester", "read the ledger: %v", err)
+			}
+			found = append(found, last...)
+		}
 		w.count("changes that watchers have followed", len(calls))
 	}
 	return found

@@ -36,6 +36,7 @@ type world struct {
 	replicas  []*replica
 	endpoints []*endpoint // in the order of the plan's targets; the last target has none
 	watchers  []*watcher  // of the last target, if it is a stream
+	agent     *agent      // which is one of them; nil: the stream does not wait for one
 	journal   journal
 	timeline  *timeline
 	stalls    stalls
@@ -181,7 +182,7 @@ func (w *world) configure(name, url, direct string) (path string) {
 		case "webhook":
 			target["driver"], target["options"] = t.Driver, options{"url": w.endpoints[i].url, "headers_env": options{headerReplica: "WORLD_REPLICA"}}
 		case "stream":
-			target["driver"], target["options"] = t.Driver, options{}
+			target["driver"], target["options"] = t.Driver, options{"ack": w.plan.Ack}
 		}
 		targets = append(targets, target)
 	}
@@ -403,6 +404,9 @@ func (w *world) show() {
 	var logs strings.Builder
 	for _, r := range w.replicas {
 		logs.WriteString(r.logs())
+	}
+	if w.agent != nil {
+		logs.WriteString(w.agent.logged())
 	}
 	w.t.Logf("%s\nwhat happened:\n%s\n\n%s", w.plan, notes, logs.String())
 	calls := w.journal.all()
