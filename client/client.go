@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -22,6 +23,8 @@ const (
 	connectTimeout = 15 * time.Second
 	// errorMost is how many bytes of an error's response are read.
 	errorMost = 64 << 10
+	// protocol is the one that this package speaks.
+	protocol = 1
 )
 
 // Errors that another attempt would not change. Watch and Get return a *StatusError for which errors.Is holds.
@@ -31,6 +34,8 @@ var (
 	ErrNotFound     = errors.New("not found")              // 404: the target has no stream, or there is no such object
 	ErrReleased     = errors.New("the stream is released") // it ended; conclude nothing about its objects
 	ErrInstallation = errors.New("another installation")   // the server has become one of another database
+	ErrStream       = errors.New("another stream")         // see InformerOptions.SameStream
+	ErrProtocol     = errors.New("another protocol")       // the server speaks a newer one than this package
 )
 
 // StatusError is an answer with a status that is not 200.
@@ -66,6 +71,7 @@ type Client struct {
 	tokenFile string
 	tls       *tls.Config
 	log       *slog.Logger
+	info      func() Info   // see Identity; nil: none
 	session   string        // of reports: 128 random bits
 	reporting chan struct{} // held while a report is under way, size one
 	seq       uint64        // of the last report; reporting guards it
@@ -89,6 +95,19 @@ func HTTPClient(h *http.Client) Option { return func(c *Client) { c.http = h } }
 
 // Logger gets a line when a connection is lost and when it is there again. By default nothing is logged.
 func Logger(log *slog.Logger) Option { return func(c *Client) { c.log = log } }
+
+// Info is what a client tells of itself. All of it is optional.
+type Info struct {
+	Name    string `json:"name,omitempty"`    // of the process; cut after 128 bytes
+	Version string `json:"version,omitempty"` // of the program; cut after 64 bytes
+	Driver  string `json:"driver,omitempty"`  // what makes the objects real; cut after 64 bytes
+	Held    int    `json:"held,omitempty"`    // deletes that wait for approval
+	Trouble string `json:"trouble,omitempty"` // what is wrong with the far side as a whole; cut after 1,000 bytes
+	Healthy *bool  `json:"healthy,omitempty"` // the far side as a whole; nil: not known
+}
+
+// Identity is asked for each report, which carries the answer. It shows in reconciler.agents.
+func Identity(info func() Info) Option { return func(c *Client) { c.info = info } }
 
 // New returns a client of the server at a URL, such as "https://reconciler.example.org:8443". It connects to nothing.
 func New(server string, opts ...Option) (*Client, error) {
@@ -174,6 +193,7 @@ func (c *Client) do(ctx context.Context, method string, body io.Reader, query ur
 		}
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
+	req.Header.Set("Reconciler-Protocol", strconv.Itoa(protocol))
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, err
@@ -191,6 +211,9 @@ func (c *Client) do(ctx context.Context, method string, body io.Reader, query ur
 
 // accept returns an error for a response that is not what was asked for.
 func (c *Client) accept(resp *http.Response) error {
+	if speaks, err := strconv.Atoi(resp.Header.Get("Reconciler-Protocol")); err == nil && speaks > protocol {
+		return fmt.Errorf("%w: the server speaks protocol %d, and this client %d: upgrade the client", ErrProtocol, speaks, protocol)
+	}
 	installation := resp.Header.Get("Reconciler-Installation")
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, errorMost))

@@ -46,4 +46,6 @@ type Frame struct {
 	// Bookmark is where the stream can be resumed. Store it with the state that goes with it.
 	Bookmark string `json:"bookmark,omitempty"`
 	Reason   string `json:"reason,omitempty"`
+	// Controls are those of the target. EndOfSnapshot has them, and Checkpoint outside of a snapshot.
+	Controls *Controls `json:"controls,omitempty"`
 }

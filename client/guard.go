@@ -8,43 +8,61 @@ const (
 	deletesDivide = 10
 )
 
-// guard counts the deletes that were concluded from absence and not yet made, and holds all of them if there are too many, or if the
-// rights of the token may be the cause. The rest of what is to be deleted may run.
+// absence counts the deletes of a resource that were concluded from absence and not yet made.
+type absence struct {
+	deletes int
+	unread  bool   // the rights of the token may be the cause of one of them
+	cause   string // why all of them wait; "": they do not
+}
+
+// guard counts the deletes that were concluded from absence, and holds all of a resource if there are too many, or if the rights of
+// the token may be the cause. The rest of what is to be deleted may run.
 func (c *Controller) guard() {
 	i := c.informer
 	i.mu.Lock()
-	gone := i.tombstones[c.resource]
-	absent, unread := 0, false
-	for _, t := range gone {
-		if t.absent {
-			absent++
-			unread = unread || t.unread
+	absences := map[string]*absence{}
+	for r, t := range i.tombstones {
+		if !t.absent || i.controller(r.Resource) != c {
+			continue
 		}
-	}
-	most := c.deletesMost(len(i.cache.objects[c.resource]) + absent)
-	hold := most >= 0 && (unread || absent > most)
-	cause := fmt.Sprintf("MaxDeletes is %d, deletes from absence: %d", most, absent)
-	if unread {
-		cause = fmt.Sprintf("the rights of the token have changed, deletes from absence: %d", absent)
-	}
-	var waiting []Observation
-	for key, t := range gone {
-		t.held = t.absent && hold
-		gone[key] = t
-		if t.held && t.version > 0 {
-			waiting = append(waiting, Observation{Resource: c.resource, Key: key, Version: t.version, State: StateProgressing,
-				Message: "the delete waits for approval: " + cause})
+		if absences[r.Resource] == nil {
+			absences[r.Resource] = &absence{}
 		}
+		absences[r.Resource].deletes++
+		absences[r.Resource].unread = absences[r.Resource].unread || t.unread
+	}
+	for resource, a := range absences {
+		a.judge(c.deletesMost(len(i.cache.objects[resource]) + a.deletes))
+	}
+	for r, t := range i.tombstones {
+		if i.controller(r.Resource) != c {
+			continue
+		}
+		t.held = t.absent && absences[r.Resource].cause != ""
+		i.tombstones[r] = t
 		if !t.held {
-			c.queue.add(key)
+			c.queue.add(r)
+			continue
 		}
+		c.reportLocked(Observation{Resource: r.Resource, Key: r.Key, Version: t.version, State: StateProgressing,
+			Message: "the delete waits for approval: " + absences[r.Resource].cause})
 	}
 	i.mu.Unlock()
-	if hold {
-		i.client.log.Error("deletes_held", "target", i.target, "resource", c.resource, "deletes", absent, "cause", cause)
+	for resource, a := range absences {
+		if a.cause != "" {
+			i.client.log.Error("deletes_held", "target", i.target, "resource", resource, "deletes", a.deletes, "cause", a.cause)
+		}
 	}
-	for _, o := range waiting {
-		c.reporter.add(o)
+}
+
+// judge decides whether the deletes wait. A negative number is no limit.
+func (a *absence) judge(most int) {
+	switch {
+	case most < 0:
+	case a.unread:
+		a.cause = fmt.Sprintf("the rights of the token have changed, deletes from absence: %d", a.deletes)
+	case a.deletes > most:
+		a.cause = fmt.Sprintf("MaxDeletes is %d, deletes from absence: %d", most, a.deletes)
 	}
 }
 
@@ -60,45 +78,16 @@ func (c *Controller) ApproveDeletes() int {
 	i := c.informer
 	approved := 0
 	i.mu.Lock()
-	for key, t := range i.tombstones[c.resource] {
-		if t.held {
+	for r, t := range i.tombstones {
+		if t.held && i.controller(r.Resource) == c {
 			t.absent, t.unread, t.held = false, false, false
-			i.tombstones[c.resource][key] = t
-			i.noteDirty(ref{c.resource, key})
+			i.tombstones[r] = t
+			i.noteDirty(r, true)
 			approved++
 		}
 	}
 	i.mu.Unlock()
 	c.guard()
-	i.wakeSaver()
+	i.wakeSaver(true)
 	return approved
-}
-
-// claim returns the version that a handler will see, and the delete that it will make. It returns false for an object that the far side
-// must keep as it is: nothing is known of it, or its delete waits.
-func (i *Informer) claim(r ref) (version int64, gone *deleted, ok bool) {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
-	if e := i.cache.get(r); e.spec != "" {
-		return e.version, nil, true
-	}
-	t, ok := i.tombstones[r.resource][r.key]
-	if _, kept := i.kept[r]; !ok || kept || t.held {
-		return 0, nil, false
-	}
-	return t.version, &t, true
-}
-
-// forget drops a delete that was made, unless there is another one by now.
-func (i *Informer) forget(r ref, made deleted) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if t, ok := i.tombstones[r.resource][r.key]; ok && t.version == made.version {
-		delete(i.tombstones[r.resource], r.key)
-		if c := i.controllers[r.resource]; c.made != nil {
-			c.made[r.key] = struct{}{}
-		}
-		i.noteDirty(r)
-		i.wakeSaver()
-	}
 }

@@ -60,18 +60,18 @@ type reindex struct {
 }
 
 // indexed returns what a change does to the indexes of a resource. Old values are computed again, which costs less than keeping them.
-func (i *Informer) indexed(r ref, old, now string) (updates []reindex) {
+func (i *Informer) indexed(r Ref, old, now string) (updates []reindex) {
 	if old == now {
 		return nil
 	}
-	for _, x := range i.indexes[r.resource] {
+	for _, x := range i.indexes[r.Resource] {
 		updates = append(updates, reindex{x, i.valuesOf(x, r, old, false), i.valuesOf(x, r, now, true)})
 	}
 	return updates
 }
 
 // valuesOf calls the user's function, and contains its panics. Failures are logged when they are new.
-func (i *Informer) valuesOf(x *index, r ref, spec string, logged bool) (values []string) {
+func (i *Informer) valuesOf(x *index, r Ref, spec string, logged bool) (values []string) {
 	if spec == "" {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (i *Informer) valuesOf(x *index, r ref, spec string, logged bool) (values [
 		return values
 	}
 	if logged {
-		i.client.log.Error("object_not_indexed", "target", i.target, "resource", r.resource, "key", r.key, "index", x.name, "error", err.Error())
+		i.client.log.Error("object_not_indexed", "target", i.target, "resource", r.Resource, "key", r.Key, "index", x.name, "error", err.Error())
 	}
 	return nil
 }

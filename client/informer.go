@@ -14,6 +14,12 @@ type InformerOptions struct {
 	Resources []string // these only, all of which the token must be allowed to read; nil: all that it may read
 	Prefix    string   // keys that begin with it; it needs exactly one resource
 	Store     *Store   // keeps the objects on disk, so that a restart needs no server; nil: none
+
+	// WriteAhead has no handler begin for a new or changed object before the store has it. So the store has every object that a handler was
+	// called for until its delete was made, also after a crash. While the store cannot be written, these objects wait. It needs Store.
+	WriteAhead bool
+	// SameStream has Run return ErrStream when the server has another stream than the one that the objects are of, instead of following it.
+	SameStream bool
 }
 
 // Informer keeps the objects of a target in memory, and has controllers look at what changes.
@@ -26,6 +32,7 @@ type Informer struct {
 	opts   InformerOptions
 	synced chan struct{} // closed when the objects are complete for the first time
 	kick   chan struct{} // wakes the saver, size one
+	hurry  chan struct{} // has the saver not rest, size one
 
 	// Of the snapshot that is under way; only Run's goroutine uses them.
 	anew   bool // controllers look at everything after it
@@ -37,22 +44,26 @@ type Informer struct {
 	controllers map[string]*Controller
 	problems    []error
 
-	// Only Run's goroutine writes the cache; others read it while they hold mu.
+	// Only Run's goroutine adds to the cache, removes and changes objects; others note results.
 	mu         sync.RWMutex // guards what follows
 	cache      *cache
 	begun      bool
-	primed     bool                          // the objects were complete once
-	snapshot   bool                          // one is under way
-	confirmed  bool                          // the server has brought the objects up to date since Run began
-	before     map[ref]entry                 // what objects were before the snapshot that is under way changed them
-	tombstones map[string]map[string]deleted // of resources with a controller, until it has handled them
-	kept       map[ref]struct{}              // what the snapshot named without a spec: the far side keeps what it has
+	primed     bool             // the objects were complete once
+	snapshot   bool             // one is under way
+	confirmed  bool             // the server has brought the objects up to date since Run began
+	before     map[Ref]entry    // what objects were before the snapshot that is under way changed them
+	tombstones map[Ref]deleted  // of resources with a controller, until it has handled them
+	kept       map[Ref]struct{} // what the snapshot named without a spec: the far side keeps what it has
 	bookmark   string
 	head       int64 // version up to which the objects are those of the server; 0: not known
 	status     Status
-	turned     chan struct{}    // closed and replaced when Revision moves or Run ends
-	ended      error            // why Run has ended
-	dirty      map[ref]struct{} // what the store does not have yet
+	controls   *Controls     // the newest ones; nil: none yet
+	epoch      int32         // of the results that count after a restart
+	turned     chan struct{} // closed and replaced when Revision moves or Run ends
+	ended      error         // why Run has ended
+
+	// What the store does not have yet, and what is being written. Handlers wait for those that are true.
+	dirty, writing map[Ref]bool
 }
 
 // deleted is what a controller must know about an object that is gone.
@@ -67,14 +78,17 @@ type deleted struct {
 func NewInformer(c *Client, target string, opts InformerOptions) *Informer {
 	opts.Resources = slices.Compact(slices.Sorted(slices.Values(opts.Resources)))
 	i := &Informer{
-		client: c, target: target, opts: opts, synced: make(chan struct{}), kick: make(chan struct{}, 1),
+		client: c, target: target, opts: opts, synced: make(chan struct{}), kick: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		indexes: map[string][]*index{}, mappers: map[string][]mapper{}, controllers: map[string]*Controller{},
-		cache: newCache(), before: map[ref]entry{}, kept: map[ref]struct{}{}, tombstones: map[string]map[string]deleted{},
-		snapshot: true, turned: make(chan struct{}), dirty: map[ref]struct{}{},
+		cache: newCache(), before: map[Ref]entry{}, kept: map[Ref]struct{}{}, tombstones: map[Ref]deleted{},
+		snapshot: true, epoch: 1, turned: make(chan struct{}), dirty: map[Ref]bool{},
 	}
 	i.status.Waiting = "Run has not begun"
 	if opts.Prefix != "" && len(opts.Resources) != 1 {
 		i.problems = append(i.problems, fmt.Errorf("prefix %q needs exactly one resource, not %d", opts.Prefix, len(opts.Resources)))
+	}
+	if opts.WriteAhead && opts.Store == nil {
+		i.problems = append(i.problems, errors.New("WriteAhead needs a Store"))
 	}
 	return i
 }
@@ -138,9 +152,13 @@ func (i *Informer) follow(ctx context.Context) error {
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil
-		case err != nil && errors.Is(err, ErrInstallation) && i.opts.Store != nil:
-			return fmt.Errorf("store %s: %w", i.opts.Store.path, err)
-		case err != nil:
+		case err == nil && f.Type == Reset && f.Reason == resetUnknown && i.opts.SameStream && i.known():
+			err = fmt.Errorf("%w: the server knows nothing of the stream of target %s that the objects are of", ErrStream, i.target)
+		}
+		if i.opts.Store != nil && (errors.Is(err, ErrInstallation) || errors.Is(err, ErrStream)) {
+			err = fmt.Errorf("store %s: %w", i.opts.Store.path, err)
+		}
+		if err != nil {
 			return err
 		}
 		i.take(ctx, f)
@@ -148,9 +166,24 @@ func (i *Informer) follow(ctx context.Context) error {
 	return nil
 }
 
+// known reports whether the objects were complete once.
+func (i *Informer) known() bool {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.primed
+}
+
+// controller returns the one of a resource, or nil.
+func (i *Informer) controller(resource string) *Controller {
+	if c := i.controllers[resource]; c != nil {
+		return c
+	}
+	return i.controllers[everyResource]
+}
+
 // take does what a frame asks for.
 func (i *Informer) take(ctx context.Context, f Frame) {
-	r := ref{i.intern(f.Resource), f.Key}
+	r := Ref{i.intern(f.Resource), f.Key}
 	switch f.Type {
 	case Upsert:
 		i.upsert(r, f)
@@ -189,13 +222,20 @@ func (i *Informer) intern(resource string) string {
 	return resource
 }
 
-func (i *Informer) upsert(r ref, f Frame) {
+// entry returns what the cache has of an object.
+func (i *Informer) entry(r Ref) entry {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	return i.cache.get(r)
+}
+
+func (i *Informer) upsert(r Ref, f Frame) {
 	if len(f.Spec) == 0 {
-		i.client.log.Error("object_without_spec", "target", i.target, "resource", r.resource, "key", r.key)
+		i.client.log.Error("object_without_spec", "target", i.target, "resource", r.Resource, "key", r.Key)
 		i.name(r)
 		return
 	}
-	old := i.cache.get(r)
+	old := i.entry(r)
 	if !i.cache.fresh(old, f.Version) {
 		return
 	}
@@ -206,37 +246,37 @@ func (i *Informer) upsert(r ref, f Frame) {
 	i.change(r, old, entry{spec: spec, version: f.Version, round: i.cache.round}, nil)
 }
 
-func (i *Informer) remove(r ref, version int64) {
-	old := i.cache.get(r)
+func (i *Informer) remove(r Ref, version int64) {
+	old := i.entry(r)
 	if i.cache.fresh(old, version) {
 		i.change(r, old, entry{}, &deleted{version: version})
 	}
 }
 
 // name notes that an object exists, which has no version that counts in this round.
-func (i *Informer) name(r ref) {
+func (i *Informer) name(r Ref) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	old := i.cache.get(r)
 	if old.spec == "" {
 		i.kept[r] = struct{}{}
-		i.noteDirty(r)
+		i.noteDirty(r, false)
 	} else if old.round != i.cache.round {
 		i.cache.put(r, entry{spec: old.spec, round: i.cache.round})
 	}
 }
 
 // change replaces an object, and has controllers look, unless a snapshot is under way.
-func (i *Informer) change(r ref, old, now entry, gone *deleted) {
+func (i *Informer) change(r Ref, old, now entry, gone *deleted) {
 	updates := i.indexed(r, old.spec, now.spec) // before mu: the functions are the user's
 	i.mu.Lock()
 	i.cache.put(r, now)
 	for _, u := range updates {
-		u.apply(r.key)
+		u.apply(r.Key)
 	}
 	i.bury(r, gone)
 	delete(i.kept, r)
-	i.noteDirty(r)
+	i.noteDirty(r, true)
 	snapshot := i.snapshot
 	if _, noted := i.before[r]; snapshot && i.primed && !noted {
 		i.before[r] = old
@@ -244,41 +284,29 @@ func (i *Informer) change(r ref, old, now entry, gone *deleted) {
 	i.mu.Unlock()
 	if !snapshot {
 		i.deliver(r, old.spec, now.spec)
-		i.wakeSaver()
-	}
-}
-
-// noteDirty has the saver write an object. It needs mu.
-func (i *Informer) noteDirty(r ref) {
-	if i.opts.Store != nil {
-		i.dirty[r] = struct{}{}
 	}
 }
 
 // bury notes or, without gone, forgets the delete of an object.
-func (i *Informer) bury(r ref, gone *deleted) {
-	if i.controllers[r.resource] == nil {
-		return
+func (i *Informer) bury(r Ref, gone *deleted) {
+	switch {
+	case i.controller(r.Resource) == nil:
+	case gone == nil:
+		delete(i.tombstones, r)
+	default:
+		i.tombstones[r] = *gone
 	}
-	if gone == nil {
-		delete(i.tombstones[r.resource], r.key)
-		return
-	}
-	if i.tombstones[r.resource] == nil {
-		i.tombstones[r.resource] = map[string]deleted{}
-	}
-	i.tombstones[r.resource][r.key] = *gone
 }
 
 // deliver has controllers look at a change.
-func (i *Informer) deliver(r ref, old, now string) {
-	if c := i.controllers[r.resource]; c != nil {
-		c.queue.add(r.key)
+func (i *Informer) deliver(r Ref, old, now string) {
+	if c := i.controller(r.Resource); c != nil {
+		c.queue.add(r)
 	}
 	if old == now {
 		return
 	}
-	for _, m := range i.mappers[r.resource] {
-		m(r.key, old, now)
+	for _, m := range i.mappers[r.Resource] {
+		m(r.Key, old, now)
 	}
 }

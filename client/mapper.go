@@ -18,13 +18,16 @@ func Map[P any](c *Controller, others *Objects[P], keys func(old, now *P) []stri
 	if others.informer != i {
 		problems = append(problems, "its objects and its controller have different informers")
 	}
+	if c.resource == everyResource {
+		problems = append(problems, "the controller is one of the target, and Map needs one of a resource")
+	}
 	m := func(key, old, now string) {
 		err := contained(func() error {
 			before, err := side[P](old)
 			after, failed := side[P](now)
 			if before != nil || after != nil {
 				for _, k := range keys(before, after) {
-					c.queue.add(k)
+					c.queue.add(Ref{c.resource, k})
 				}
 			}
 			if failed != nil {

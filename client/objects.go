@@ -1,6 +1,8 @@
 package client
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"iter"
@@ -24,7 +26,7 @@ func For[T any](i *Informer, resource string) *Objects[T] {
 // object cannot be decoded.
 func (o *Objects[T]) Get(key string) (object T, found bool, err error) {
 	o.informer.mu.RLock()
-	spec := o.informer.cache.get(ref{o.resource, key}).spec
+	spec := o.informer.cache.get(Ref{o.resource, key}).spec
 	o.informer.mu.RUnlock()
 	if spec == "" {
 		return object, false, nil
@@ -34,6 +36,35 @@ func (o *Objects[T]) Get(key string) (object T, found bool, err error) {
 		return object, true, fmt.Errorf("decode %s %q of target %s: %w", o.resource, key, o.informer.target, err)
 	}
 	return object, true, nil
+}
+
+// Object returns an object as the server sent it, with its Spec, Version and Hash, and false if there is none. Before the informer is
+// synced that proves nothing.
+func (i *Informer) Object(resource, key string) (Object, bool) {
+	e := i.entry(Ref{resource, key})
+	if e.spec == "" {
+		return Object{}, false
+	}
+	hash := sha256.Sum256([]byte(e.spec)) // which costs less than keeping it
+	return Object{
+		Resource: resource, Key: key, Version: e.version, Hash: hex.EncodeToString(hash[:16]), Spec: json.RawMessage(e.spec),
+	}, true
+}
+
+// Resources returns the resources of which there is an object or an outstanding delete, in order.
+func (i *Informer) Resources() []string {
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	found := map[string]struct{}{}
+	for resource, objects := range i.cache.objects {
+		if len(objects) > 0 {
+			found[resource] = struct{}{}
+		}
+	}
+	for r := range i.tombstones {
+		found[r.Resource] = struct{}{}
+	}
+	return slices.Sorted(maps.Keys(found))
 }
 
 // All yields the objects in the order of their keys, without those that cannot be decoded.

@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// queue has each key at most once, and gives a key to one worker at a time. A key that is added while it runs runs once more.
+// queue has each object at most once, and gives it to one worker at a time. An object that is added while it runs runs once more.
 type queue struct {
 	min, max time.Duration // of the pause after a failure
 
 	mu      sync.Mutex // guards what follows
 	changed *sync.Cond
-	open    bool // keys are given out
-	ready   []string
-	items   map[string]*item
+	closed  closing // why nothing is given out; 0: it is
+	ready   []Ref
+	items   map[Ref]*item
 	running int
 }
 
-// item is a key that waits, runs, or has failed.
+// item is an object that waits, runs, or has failed.
 type item struct {
 	queued, running bool
 	failed          bool // rests until the next end of a snapshot
@@ -28,23 +28,32 @@ type item struct {
 }
 
 func newQueue() *queue {
-	q := &queue{items: map[string]*item{}}
+	q := &queue{closed: closedBySnapshot, items: map[Ref]*item{}}
 	q.changed = sync.NewCond(&q.mu)
 	return q
 }
 
-// add has a key run soon.
-func (q *queue) add(key string) {
+// closing is a set of reasons to give out nothing.
+type closing uint8
+
+const (
+	closedBySnapshot closing = 1 << iota // one is under way
+	closedByPause                        // of the target
+	closedByUser                         // see Suspend
+)
+
+// add has an object run soon.
+func (q *queue) add(object Ref) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.addLocked(key)
+	q.addLocked(object)
 }
 
-func (q *queue) addLocked(key string) {
-	it := q.items[key]
+func (q *queue) addLocked(object Ref) {
+	it := q.items[object]
 	if it == nil {
 		it = &item{}
-		q.items[key] = it
+		q.items[object] = it
 	}
 	if it.timer != nil {
 		it.timer.Stop()
@@ -55,36 +64,36 @@ func (q *queue) addLocked(key string) {
 	}
 	it.queued = true
 	if !it.running {
-		q.ready = append(q.ready, key)
+		q.ready = append(q.ready, object)
 		q.changed.Broadcast()
 	}
 }
 
-// next waits for a key. It returns false when ctx has ended.
-func (q *queue) next(ctx context.Context) (string, bool) {
+// next waits for an object. It returns false when ctx has ended.
+func (q *queue) next(ctx context.Context) (Ref, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for ctx.Err() == nil && (!q.open || len(q.ready) == 0) {
+	for ctx.Err() == nil && (q.closed != 0 || len(q.ready) == 0) {
 		q.changed.Wait()
 	}
 	if ctx.Err() != nil {
-		return "", false
+		return Ref{}, false
 	}
-	key := q.ready[0]
-	q.ready[0] = ""
+	object := q.ready[0]
+	q.ready[0] = Ref{}
 	q.ready = q.ready[1:]
-	it := q.items[key]
+	it := q.items[object]
 	it.queued, it.running, it.failed = false, true, false
 	q.running++
-	return key, true
+	return object, true
 }
 
-// done ends the run of a key. It returns how long the key pauses, 0 if it does not run again by itself.
-func (q *queue) done(key string, o outcome) (pause time.Duration) {
+// done ends the run of an object. It returns how long the object pauses, 0 if it does not run again by itself.
+func (q *queue) done(object Ref, o outcome) (pause time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	defer q.changed.Broadcast()
-	it := q.items[key]
+	it := q.items[object]
 	it.running, it.failed = false, o.failed
 	q.running--
 	if o.backoff {
@@ -96,58 +105,64 @@ func (q *queue) done(key string, o outcome) (pause time.Duration) {
 	}
 	switch {
 	case it.queued:
-		q.ready, pause = append(q.ready, key), 0
+		q.ready, pause = append(q.ready, object), 0
 	case pause > 0:
-		it.timer = time.AfterFunc(pause, func() { q.due(key, it) })
+		it.timer = time.AfterFunc(pause, func() { q.due(object, it) })
 	case !it.failed:
-		delete(q.items, key)
+		delete(q.items, object)
 	}
 	return pause
 }
 
-// due runs a key whose pause is over.
-func (q *queue) due(key string, it *item) {
+// due runs an object whose pause is over.
+func (q *queue) due(object Ref, it *item) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.items[key] == it && it.timer != nil {
-		q.addLocked(key)
+	if q.items[object] == it && it.timer != nil {
+		q.addLocked(object)
 	}
 }
 
-// hold has the queue give out nothing.
-func (q *queue) hold() {
+// hold has the queue give out nothing, for a reason.
+func (q *queue) hold(reason closing) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.open = false
+	q.closed |= reason
 }
 
-// release has the queue give out keys, also those that have failed for good.
-func (q *queue) release() {
+// release ends a reason. When the last one has ended, the queue gives out objects.
+func (q *queue) release(reason closing) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for key, it := range q.items {
-		if it.failed && !it.queued {
-			q.addLocked(key)
-		}
-	}
-	q.open = true
+	q.closed &^= reason
 	q.changed.Broadcast()
 }
 
-// settle waits until none of the keys runs. It returns false when ctx has ended.
-func (q *queue) settle(ctx context.Context, keys map[string]struct{}) bool {
+// retry has objects run that have failed for good and, with pausing, those that have failed otherwise or look again after a pause.
+func (q *queue) retry(pausing bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for object, it := range q.items {
+		if !it.queued && (it.failed || pausing && (it.timer != nil || it.failures > 0)) {
+			q.addLocked(object)
+		}
+	}
+}
+
+// settle waits until none of the objects runs. It returns false when ctx has ended.
+func (q *queue) settle(ctx context.Context, objects []Ref) bool {
 	defer context.AfterFunc(ctx, q.wake)()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for ctx.Err() == nil && q.runs(keys) {
+	for ctx.Err() == nil && q.runs(objects) {
 		q.changed.Wait()
 	}
 	return ctx.Err() == nil
 }
 
-func (q *queue) runs(keys map[string]struct{}) bool {
-	for key := range keys {
-		if it := q.items[key]; it != nil && it.running {
+func (q *queue) runs(objects []Ref) bool {
+	for _, object := range objects {
+		if it := q.items[object]; it != nil && it.running {
 			return true
 		}
 	}
@@ -173,7 +188,7 @@ func (q *queue) stop() {
 	}
 }
 
-// counts returns how many keys wait to run, run, and have failed.
+// counts returns how many objects wait to run, run, and have failed.
 func (q *queue) counts() (ready, running, failing int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -38,17 +38,13 @@ type Observation struct {
 // Report sends observations of a target in one request. An answer with another status than 200 is a *StatusError; ErrForbidden holds if
 // the token may not report. Reports of one Client follow each other. A Controller reports by itself.
 func (c *Client) Report(ctx context.Context, target string, r Report) error {
-	_, err := c.report(ctx, target, 0, r)
+	_, err := c.report(ctx, target, 0, func() (Report, error) { return r, nil })
 	return err
 }
 
-// report sends a report, as the attempt before if that had the number seq and no other report came in between. It returns the number.
-func (c *Client) report(ctx context.Context, target string, seq uint64, r Report) (uint64, error) {
-	for n, o := range r.Observations {
-		if err := o.validate(); err != nil {
-			return seq, fmt.Errorf("observation %d: %w", n, err)
-		}
-	}
+// report sends what a function returns, as the attempt before if that had the number seq and no other report came in between. It returns
+// the number. The function is called when no other report is under way: the next one is newer than what it returns.
+func (c *Client) report(ctx context.Context, target string, seq uint64, what func() (Report, error)) (uint64, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, answerTimeout, fmt.Errorf("the server has not answered a report within %s", answerTimeout))
 	defer cancel()
 	select {
@@ -57,11 +53,15 @@ func (c *Client) report(ctx context.Context, target string, seq uint64, r Report
 		return seq, context.Cause(ctx)
 	}
 	defer func() { <-c.reporting }()
+	r, err := what()
+	if err != nil {
+		return seq, err
+	}
 	if seq == 0 || seq != c.seq {
 		c.seq++
 		seq = c.seq
 	}
-	body, err := r.encode(c.session, seq)
+	body, err := c.encode(seq, r)
 	if err != nil {
 		return seq, err
 	}
@@ -99,8 +99,20 @@ func (o Observation) validate() error {
 	return fmt.Errorf("%s %q: the state is %q, and must be applied, progressing, failed or absent", o.Resource, o.Key, o.State)
 }
 
-// encode returns the report as lines of JSON. The last one shows that none is missing.
-func (r Report) encode(session string, seq uint64) ([]byte, error) {
+// encode returns a report as lines of JSON. The last one shows that none is missing.
+func (c *Client) encode(seq uint64, r Report) ([]byte, error) {
+	for n, o := range r.Observations {
+		if err := o.validate(); err != nil {
+			return nil, fmt.Errorf("observation %d: %w", n, err)
+		}
+	}
+	var info *Info
+	if c.info != nil {
+		now := c.info()
+		now.Name, now.Version, now.Driver = cut(now.Name, 128), cut(now.Version, 64), cut(now.Driver, 64)
+		now.Trouble = cut(now.Trouble, 1000)
+		info = &now
+	}
 	var body bytes.Buffer
 	lines := json.NewEncoder(&body)
 	lines.SetEscapeHTML(false)
@@ -109,7 +121,8 @@ func (r Report) encode(session string, seq uint64) ([]byte, error) {
 		Seq      uint64 `json:"seq"`
 		Complete bool   `json:"complete"`
 		Version  int64  `json:"version,omitempty"`
-	}{session, seq, r.Complete, r.Version}); err != nil {
+		Client   *Info  `json:"client,omitempty"`
+	}{c.session, seq, r.Complete, r.Version, info}); err != nil {
 		return nil, err
 	}
 	for _, o := range r.Observations {

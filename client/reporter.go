@@ -28,39 +28,29 @@ type reporter struct {
 	wake   chan struct{} // size one
 
 	mu      sync.Mutex // guards what follows
-	waiting map[ref]Observation
-	order   []ref // of waiting
+	waiting map[Ref]Observation
+	order   []Ref // of waiting
 	most    int   // of a report
 	off     bool  // the server takes no reports
 }
 
 func newReporter(c *Client, target string) *reporter {
-	return &reporter{client: c, target: target, wake: make(chan struct{}, 1), waiting: map[ref]Observation{}, most: observationsMost}
+	return &reporter{client: c, target: target, wake: make(chan struct{}, 1), waiting: map[Ref]Observation{}, most: observationsMost}
 }
 
 // add has an observation sent soon.
 func (r *reporter) add(o Observation) {
-	if len(o.Message) > messageMost {
-		o.Message = strings.ToValidUTF8(o.Message[:messageMost], "")
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.off {
 		return
 	}
-	at := ref{o.Resource, o.Key}
+	at := Ref{o.Resource, o.Key}
 	if _, waits := r.waiting[at]; !waits {
 		r.order = append(r.order, at)
 	}
 	r.waiting[at] = o
-	r.wakeLocked()
-}
-
-func (r *reporter) wakeLocked() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	wake(r.wake)
 }
 
 // take returns the next batch.
@@ -75,7 +65,7 @@ func (r *reporter) take() (batch []Observation) {
 	}
 	r.order = r.order[n:]
 	if len(r.order) > 0 {
-		r.wakeLocked()
+		wake(r.wake)
 	}
 	return batch
 }
@@ -109,7 +99,7 @@ func (r *reporter) send(ctx context.Context, batch []Observation) bool {
 	var seq uint64
 	for failures := 0; ; failures++ {
 		var err error
-		if seq, err = r.client.report(ctx, r.target, seq, Report{Observations: batch}); err == nil || r.refused(err, batch) {
+		if seq, err = r.client.report(ctx, r.target, seq, func() (Report, error) { return Report{Observations: batch}, nil }); err == nil || r.refused(err, batch) {
 			return true
 		}
 		if ctx.Err() != nil {
@@ -143,7 +133,7 @@ func (r *reporter) refused(err error, batch []Observation) bool {
 		}
 	case http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed:
 		log.Warn("reports_off")
-		r.off, r.order, r.waiting = true, nil, map[ref]Observation{}
+		r.off, r.order, r.waiting = true, nil, map[Ref]Observation{}
 		return true
 	}
 	log.Error("report_dropped", "observations", len(batch), "first", fmt.Sprintf("%s %q", batch[0].Resource, batch[0].Key))
@@ -153,13 +143,13 @@ func (r *reporter) refused(err error, batch []Observation) bool {
 // returnLocked puts a batch back, without what has a newer observation.
 func (r *reporter) returnLocked(batch []Observation) {
 	for _, o := range batch {
-		at := ref{o.Resource, o.Key}
+		at := Ref{o.Resource, o.Key}
 		if _, newer := r.waiting[at]; !newer {
 			r.waiting[at] = o
 			r.order = append(r.order, at)
 		}
 	}
-	r.wakeLocked()
+	wake(r.wake)
 }
 
 // flush sends a batch and what is left.
@@ -176,6 +166,14 @@ func (r *reporter) flush(ctx context.Context, batch []Observation) {
 		}
 		batch = nil
 	}
+}
+
+// cut returns the beginning of a text, of at most so many bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "")
 }
 
 // wait returns false when ctx ends before the time is over.

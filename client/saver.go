@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 )
 
@@ -17,8 +18,18 @@ func (i *Informer) load() error {
 	}
 	want := head{Target: i.target, Resources: i.opts.Resources, Prefix: i.opts.Prefix}
 	h, err := store.load(want, i.restore)
-	if err != nil || h.Bookmark == "" {
+	if err != nil {
 		return err
+	}
+	i.mu.Lock()
+	i.epoch = max(i.epoch, h.Epoch)
+	if !maps.Equal(h.Results, i.fingerprints()) {
+		i.epoch++
+		i.cache.forgetResults()
+	}
+	i.mu.Unlock()
+	if h.Bookmark == "" {
+		return nil // a new store, or one after Adopt
 	}
 	if err := i.client.expect(h.Installation); err != nil {
 		return fmt.Errorf("store %s: %w", store.path, err)
@@ -26,14 +37,26 @@ func (i *Informer) load() error {
 	i.mu.Lock()
 	i.snapshot, i.primed, i.bookmark, i.status.Revision = false, true, h.Bookmark, h.Revision
 	i.mu.Unlock()
+	i.obey(h.Controls)
 	i.prime()
 	return nil
 }
 
+// fingerprints returns those of RememberResults, by resource.
+func (i *Informer) fingerprints() map[string]string {
+	all := map[string]string{}
+	for resource, c := range i.controllers {
+		if c.remember {
+			all[resource] = c.results
+		}
+	}
+	return all
+}
+
 // restore takes over a record of the store.
-func (i *Informer) restore(r ref, rec record) {
+func (i *Informer) restore(r Ref, rec record) {
 	rec.round = i.cache.round
-	r.resource = i.intern(r.resource)
+	r.Resource = i.intern(r.Resource)
 	i.change(r, entry{}, rec.entry, rec.gone)
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -43,10 +66,28 @@ func (i *Informer) restore(r ref, rec record) {
 	clear(i.dirty)
 }
 
-// wakeSaver has the store written soon.
-func (i *Informer) wakeSaver() {
+// noteDirty has the saver write an object. With WriteAhead a handler may have to wait for that. It needs mu.
+func (i *Informer) noteDirty(r Ref, waits bool) {
+	if i.opts.Store != nil {
+		i.dirty[r] = i.dirty[r] || waits && i.opts.WriteAhead
+	}
+}
+
+// unwritten reports whether handlers wait until the store has an object. It needs mu.
+func (i *Informer) unwritten(r Ref) bool { return i.dirty[r] || i.writing[r] }
+
+// wakeSaver has the store written soon, or at once if handlers may wait for that.
+func (i *Informer) wakeSaver(waits bool) {
+	wake(i.kick)
+	if waits && i.opts.WriteAhead {
+		wake(i.hurry)
+	}
+}
+
+// wake sends to a channel of size one.
+func wake(c chan struct{}) {
 	select {
-	case i.kick <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -59,24 +100,35 @@ func (i *Informer) save(ctx context.Context) error {
 			return i.saveNow()
 		case <-i.kick:
 		}
+		select {
+		case <-i.hurry: // this time has what came before it
+		default:
+		}
 		err := i.saveNow()
 		i.mu.Lock()
 		i.status.Err = err
 		i.mu.Unlock()
+		hurry := i.hurry
 		if err != nil {
 			if !failing {
 				i.client.log.Error("store_not_written", "target", i.target, "error", err.Error())
 			}
-			i.wakeSaver()
+			wake(i.kick)
+			hurry = nil
 		}
 		failing = err != nil
-		if !wait(ctx, saveEvery) {
-			return i.saveNow()
+		rest := time.NewTimer(saveEvery)
+		select {
+		case <-ctx.Done():
+		case <-rest.C:
+		case <-hurry:
 		}
+		rest.Stop()
 	}
 }
 
-// saveNow writes what the store does not have. While a snapshot is under way it writes nothing: the store is complete at any time.
+// saveNow writes what the store does not have, and has controllers look at what waited for that. While a snapshot is under way it writes
+// nothing: the store is complete at any time.
 func (i *Informer) saveNow() error {
 	i.client.mu.Lock()
 	installation := i.client.installation
@@ -88,30 +140,45 @@ func (i *Informer) saveNow() error {
 	}
 	h := head{
 		Format: storeFormat, Installation: installation, Target: i.target, Resources: i.opts.Resources, Prefix: i.opts.Prefix,
-		Bookmark: i.bookmark, Revision: i.status.Revision,
+		Bookmark: i.bookmark, Revision: i.status.Revision, Controls: i.controls, Results: i.fingerprints(), Epoch: i.epoch,
 	}
-	records := make(map[ref]record, len(i.dirty))
+	records := make(map[Ref]record, len(i.dirty))
 	for r := range i.dirty {
 		records[r] = i.recordOf(r)
 	}
-	i.dirty = map[ref]struct{}{}
+	i.writing, i.dirty = i.dirty, map[Ref]bool{}
 	i.mu.Unlock()
 	err := i.opts.Store.save(h, records)
-	if err != nil {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		for r := range records {
-			i.dirty[r] = struct{}{}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for r, waits := range i.writing {
+		switch {
+		case err != nil:
+			i.dirty[r] = i.dirty[r] || waits
+		case waits:
+			i.writtenLocked(r)
 		}
 	}
+	i.writing = nil
 	return err
 }
 
+// writtenLocked has a controller look at an object that waited for the store. An object that has changed again in between does not wait
+// again: one that changes all the time would never be handled.
+func (i *Informer) writtenLocked(r Ref) {
+	if i.dirty[r] {
+		i.dirty[r] = false
+	}
+	if c := i.controller(r.Resource); c != nil {
+		c.queue.add(r)
+	}
+}
+
 // recordOf returns what the store must have of an object. It needs mu.
-func (i *Informer) recordOf(r ref) (rec record) {
+func (i *Informer) recordOf(r Ref) (rec record) {
 	rec.entry = i.cache.get(r)
 	_, rec.kept = i.kept[r]
-	if t, ok := i.tombstones[r.resource][r.key]; ok {
+	if t, ok := i.tombstones[r]; ok {
 		rec.gone = &t
 	}
 	return rec

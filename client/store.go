@@ -52,6 +52,32 @@ func OpenStore(path string) (*Store, error) {
 // Close closes the file. Call it after Run of the informer has ended.
 func (s *Store) Close() error { return s.db.Close() }
 
+// Adopt makes the objects those of another stream: it forgets the installation, the bookmark and the controls, and keeps the objects and
+// the outstanding deletes. The next Run takes a snapshot; an object that it leaves out is a delete from absence, see MaxDeletes. Call
+// it before Run.
+func (s *Store) Adopt() error {
+	err := s.db.Update(func(tx *bbolt.Tx) error {
+		heads := tx.Bucket(bucketHead)
+		if heads == nil {
+			return nil
+		}
+		var h head
+		if err := json.Unmarshal(heads.Get(keyHead), &h); err != nil {
+			return fmt.Errorf("read its head: %w", err)
+		}
+		h.Installation, h.Bookmark, h.Revision, h.Controls = "", "", 0, nil
+		text, err := json.Marshal(h)
+		if err != nil {
+			return err
+		}
+		return heads.Put(keyHead, text)
+	})
+	if err != nil {
+		return fmt.Errorf("store %s: %w", s.path, err)
+	}
+	return nil
+}
+
 // head is whose objects a store has, and where their stream goes on.
 type head struct {
 	Format       int      `json:"format"`
@@ -61,6 +87,10 @@ type head struct {
 	Prefix       string   `json:"prefix,omitempty"`
 	Bookmark     string   `json:"bookmark"`
 	Revision     int64    `json:"revision"`
+
+	Controls *Controls         `json:"controls,omitempty"`
+	Results  map[string]string `json:"results,omitempty"` // fingerprints, by resource
+	Epoch    int32             `json:"epoch,omitempty"`   // of results that count
 }
 
 func (h head) scope() string {
@@ -88,10 +118,11 @@ const (
 	flagAbsent
 	flagKept
 	flagUnread
+	flagApplied
 )
 
 // load calls take for each record of a store, and returns its head, which is empty for a new one. want is whose objects they must be.
-func (s *Store) load(want head, take func(ref, record)) (h head, err error) {
+func (s *Store) load(want head, take func(Ref, record)) (h head, err error) {
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		heads := tx.Bucket(bucketHead)
 		if heads == nil {
@@ -116,7 +147,7 @@ func (s *Store) load(want head, take func(ref, record)) (h head, err error) {
 			if !ok || err != nil {
 				return fmt.Errorf("the entry of %s %q is corrupt: remove the file, to begin with a snapshot", resource, key)
 			}
-			take(ref{string(resource), string(key)}, rec)
+			take(Ref{string(resource), string(key)}, rec)
 			return nil
 		})
 	})
@@ -127,7 +158,7 @@ func (s *Store) load(want head, take func(ref, record)) (h head, err error) {
 }
 
 // save writes records with the head that goes with them, in one transaction. Empty records are removed.
-func (s *Store) save(h head, records map[ref]record) error {
+func (s *Store) save(h head, records map[Ref]record) error {
 	text, err := json.Marshal(h)
 	if err != nil {
 		return err
@@ -142,14 +173,14 @@ func (s *Store) save(h head, records map[ref]record) error {
 			return err
 		}
 		for _, r := range slices.SortedFunc(maps.Keys(records), compareRefs) { // in another order 100,000 take 24 s, not 1 s
-			rec, key := records[r], []byte(r.resource+"\x00"+r.key)
+			rec, key := records[r], []byte(r.Resource+"\x00"+r.Key)
 			if rec.spec == "" && rec.gone == nil && !rec.kept {
 				err = objects.Delete(key)
 			} else {
 				err = objects.Put(key, rec.encode())
 			}
 			if err != nil {
-				return fmt.Errorf("%s %q: %w", r.resource, r.key, err)
+				return fmt.Errorf("%s %q: %w", r.Resource, r.Key, err)
 			}
 		}
 		return heads.Put(keyHead, text)
@@ -160,7 +191,7 @@ func (s *Store) save(h head, records map[ref]record) error {
 	return nil
 }
 
-// encode returns a checksum, the flags, the version, and the spec.
+// encode returns a checksum, the flags, the version, for an applied object the epoch, and the spec.
 func (rec record) encode() []byte {
 	version, flags := rec.version, byte(0)
 	if rec.gone != nil {
@@ -175,8 +206,15 @@ func (rec record) encode() []byte {
 	if rec.kept {
 		flags |= flagKept
 	}
-	data := make([]byte, 4, 16+len(rec.spec))
-	data = append(binary.AppendVarint(append(data, flags), version), rec.spec...)
+	if rec.applied != 0 {
+		flags |= flagApplied
+	}
+	data := make([]byte, 4, 20+len(rec.spec))
+	data = binary.AppendVarint(append(data, flags), version)
+	if rec.applied != 0 {
+		data = binary.AppendVarint(data, int64(rec.applied))
+	}
+	data = append(data, rec.spec...)
 	binary.BigEndian.PutUint32(data, crc32.Checksum(data[4:], checksums))
 	return data
 }
@@ -190,7 +228,15 @@ func decodeRecord(data []byte) (rec record, err error) {
 	if n <= 0 {
 		return rec, errors.New("it has no version")
 	}
-	rec.spec, rec.kept = string(data[5+n:]), flags&flagKept != 0
+	data = data[5+n:]
+	if flags&flagApplied != 0 {
+		epoch, n := binary.Varint(data)
+		if n <= 0 {
+			return rec, errors.New("it has no epoch")
+		}
+		rec.applied, data = int32(epoch), data[n:] //nolint:gosec // it was one
+	}
+	rec.spec, rec.kept = string(data), flags&flagKept != 0
 	if flags&flagGone != 0 {
 		rec.gone = &deleted{version: version, absent: flags&flagAbsent != 0, unread: flags&flagUnread != 0}
 	} else {

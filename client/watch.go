@@ -39,8 +39,8 @@ type WatchOptions struct {
 // for each attempt.
 //
 // The last pair has an error, unless Once is set: the cause of ctx, or an error that another attempt would not change, which
-// is ErrUnauthorized, ErrForbidden, ErrNotFound, ErrReleased, ErrInstallation, or a *StatusError with another status from 400
-// to 499.
+// is ErrUnauthorized, ErrForbidden, ErrNotFound, ErrReleased, ErrInstallation, ErrProtocol, or a *StatusError with another status
+// from 400 to 499.
 func (c *Client) Watch(ctx context.Context, target string, opts WatchOptions) iter.Seq2[Frame, error] {
 	return func(yield func(Frame, error) bool) {
 		w := &watch{client: c, target: target, opts: opts, bookmark: opts.Since, yield: yield, silence: silenceMost}
@@ -70,13 +70,12 @@ func (w *watch) run(ctx context.Context) error {
 	log := w.client.log.With("target", w.target)
 	for {
 		err := w.response(ctx)
-		var status *StatusError
 		switch {
 		case errors.Is(err, errStopped): // before ctx: the loop takes no other pair
 			return err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case errors.Is(err, errDone), errors.Is(err, ErrReleased), errors.Is(err, ErrInstallation), errors.As(err, &status) && status.permanent():
+		case errors.Is(err, errDone), permanent(err):
 			return err
 		}
 		pause := min(pauseMax, pauseMin<<min(w.failures, 10))
@@ -94,6 +93,13 @@ func (w *watch) run(ctx context.Context) error {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// permanent reports whether another attempt would not change an error.
+func permanent(err error) bool {
+	var status *StatusError
+	return errors.Is(err, ErrReleased) || errors.Is(err, ErrInstallation) || errors.Is(err, ErrProtocol) ||
+		errors.As(err, &status) && status.permanent()
 }
 
 // response follows one response to its end. It returns nil when the server has closed it, to be asked again.

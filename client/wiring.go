@@ -11,18 +11,21 @@ import (
 func (i *Informer) wire(what, resource string, add func(), problems ...string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	late := what == wireFor
 	switch {
-	case resource == "":
+	case resource == "" && what != wireTarget:
 		problems = append(problems, "the resource has no name")
-	case len(i.opts.Resources) > 0 && !slices.Contains(i.opts.Resources, resource):
+	case resource != "" && len(i.opts.Resources) > 0 && !slices.Contains(i.opts.Resources, resource):
 		problems = append(problems, "the informer follows "+strings.Join(i.opts.Resources, ", ")+" only")
 	}
-	if i.begun && what != wireFor {
-		panic(fmt.Sprintf("client: %s for resource %q after Run of the informer of target %s has begun: call it before",
-			what, resource, i.target))
+	if what != wireTarget {
+		what = fmt.Sprintf("%s for resource %q", what, resource)
+	}
+	if i.begun && !late {
+		panic(fmt.Sprintf("client: %s after Run of the informer of target %s has begun: call it before", what, i.target))
 	}
 	for _, p := range problems {
-		err := fmt.Errorf("%s for resource %q: %s", what, resource, p)
+		err := fmt.Errorf("%s: %s", what, p)
 		if i.begun {
 			panic("client: " + err.Error())
 		}
@@ -35,3 +38,6 @@ func (i *Informer) wire(what, resource string, add func(), problems ...string) {
 
 // wireFor is the one part of the wiring that is also possible after Run has begun: it adds nothing.
 const wireFor = "For"
+
+// wireTarget is the one part of the wiring that names no resource.
+const wireTarget = "NewTargetController"

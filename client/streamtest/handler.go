@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/pgreconciler/reconciler/client"
@@ -15,9 +16,14 @@ import (
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
-	down, name := s.down, s.name
+	down, name, protocol := s.down, s.name, s.protocol
 	s.mu.Unlock()
 	w.Header().Set("Reconciler-Installation", name)
+	w.Header().Set("Reconciler-Protocol", strconv.Itoa(protocol))
+	if asked, err := strconv.Atoi(r.Header.Get("Reconciler-Protocol")); err == nil && asked > protocol {
+		refuse(w, http.StatusBadRequest, fmt.Sprintf("the client speaks protocol %d, and this server %d: upgrade the server", asked, protocol))
+		return
+	}
 	if down {
 		refuse(w, http.StatusServiceUnavailable, "the server is down")
 		return
@@ -70,13 +76,17 @@ func (s *Server) object(w http.ResponseWriter, r *http.Request) {
 	answer(w, f.Object)
 }
 
+// head is the first line of a report.
+type head struct {
+	Session  string      `json:"session"`
+	Seq      uint64      `json:"seq"`
+	Complete bool        `json:"complete"`
+	Client   client.Info `json:"client"`
+}
+
 // report takes observations. A report that was sent again counts once.
 func (s *Server) report(w http.ResponseWriter, r *http.Request) {
-	var head struct {
-		Session  string `json:"session"`
-		Seq      uint64 `json:"seq"`
-		Complete bool   `json:"complete"`
-	}
+	var head head
 	var observations []client.Observation
 	ended := false
 	lines := bufio.NewScanner(r.Body)
@@ -104,24 +114,24 @@ func (s *Server) report(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "a report has a session and a number, and ends with {\"end\":true}")
 		return
 	}
-	s.take(w, head.Session, head.Seq, head.Complete, observations)
+	s.take(w, head, observations)
 }
 
-func (s *Server) take(w http.ResponseWriter, session string, seq uint64, complete bool, observations []client.Observation) {
+func (s *Server) take(w http.ResponseWriter, head head, observations []client.Observation) {
 	s.mu.Lock()
-	refused, newest := s.refused, s.sessions[session]
+	refused, newest := s.refused, s.sessions[head.Session]
 	s.mu.Unlock()
 	if refused != 0 {
 		refuse(w, refused, "no reports")
 		return
 	}
-	if newest > seq {
+	if newest > head.Seq {
 		answer(w, map[string]int{"accepted": 0, "ignored": len(observations)})
 		return
 	}
 	s.change(func() { // once more for a report that is sent again
-		s.sessions[session] = seq
-		if complete {
+		s.sessions[head.Session], s.info = head.Seq, head.Client
+		if head.Complete {
 			clear(s.observed)
 		}
 		for _, o := range observations {

@@ -36,6 +36,9 @@ type Server struct {
 	observed   map[id]client.Observation
 	sessions   map[string]uint64 // the last report of each
 	refused    int               // status of reports; 0: they are taken
+	controls   client.Controls
+	info       client.Info // of the last report
+	protocol   int         // that it speaks
 }
 
 type id struct{ resource, key string }
@@ -60,6 +63,7 @@ func NewServer(target string) *Server {
 	return &Server{
 		target: target, name: "streamtest", objects: map[id]*object{}, keeps: map[id]string{}, changed: make(chan struct{}),
 		observed: map[id]client.Observation{}, sessions: map[string]uint64{},
+		protocol: 1,
 	}
 }
 
@@ -177,6 +181,24 @@ func (s *Server) Become(installation string) {
 
 // RefuseReports has reports answered with a status, such as 403; 0 takes them again.
 func (s *Server) RefuseReports(status int) { s.change(func() { s.refused = status }) }
+
+// Control sends controls of the target, as pause(), resync(), retry() and approve() do.
+func (s *Server) Control(controls client.Controls) { s.change(func() { s.controls = controls }) }
+
+// Speak has the server speak another protocol than 1.
+func (s *Server) Speak(protocol int) {
+	s.change(func() {
+		s.generation++
+		s.protocol = protocol
+	})
+}
+
+// Info returns what the client has told of itself in its last report.
+func (s *Server) Info() client.Info {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.info
+}
 
 // Observations returns the newest observation of each object, by resource and key.
 func (s *Server) Observations() []client.Observation {

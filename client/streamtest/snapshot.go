@@ -38,7 +38,7 @@ func (w *watcher) snapshot(ctx context.Context) error {
 		return err
 	}
 	w.at.Paging, w.at.At = false, [2]string{}
-	if err := w.changes(false); err != nil {
+	if _, err := w.newer(); err != nil {
 		return err
 	}
 	if _, reset := w.look(); reset != "" {

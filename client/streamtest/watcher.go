@@ -57,6 +57,7 @@ type watcher struct {
 	generation int
 	cutAfter   int
 	sent       int
+	controls   client.Controls  // the last ones that were sent
 	end        <-chan time.Time // of the response
 }
 
@@ -180,8 +181,20 @@ func (q query) has(at id) bool {
 	return (len(q.resources) == 0 || slices.Contains(q.resources, at.resource)) && strings.HasPrefix(at.key, q.prefix)
 }
 
-// changes sends what is newer than the last change, in the order of versions, and a checkpoint after it, or in any case.
+// changes sends what is newer than the last change, and a checkpoint after it or after other controls, or in any case.
 func (w *watcher) changes(always bool) error {
+	w.server.mu.Lock()
+	controlled := w.server.controls != w.controls
+	w.server.mu.Unlock()
+	sent, err := w.newer()
+	if err == nil && (sent > 0 || controlled || always) {
+		err = w.checkpoint(client.Checkpoint)
+	}
+	return err
+}
+
+// newer sends what is newer than the last change, in the order of versions, and returns how much it was.
+func (w *watcher) newer() (int, error) {
 	s := w.server
 	s.mu.Lock()
 	var newer []*object
@@ -199,20 +212,21 @@ func (w *watcher) changes(always bool) error {
 	slices.SortFunc(newer, func(a, b *object) int { return int(a.version - b.version) })
 	for _, o := range newer {
 		if err := w.send(o.frame()); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	if len(newer) > 0 || always {
-		return w.checkpoint(client.Checkpoint)
-	}
-	return nil
+	return len(newer), nil
 }
 
 // checkpoint sends where the stream is.
 func (w *watcher) checkpoint(kind client.FrameType) error {
 	f := client.Frame{Type: kind, Bookmark: w.at.String()}
 	if !w.at.Paging {
-		f.Version, f.Revision = w.at.Version, w.at.Version
+		w.server.mu.Lock()
+		w.controls = w.server.controls
+		w.server.mu.Unlock()
+		controls := w.controls
+		f.Version, f.Revision, f.Controls = w.at.Version, w.at.Version, &controls
 	}
 	return w.send(f)
 }
