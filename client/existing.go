@@ -59,7 +59,7 @@ func (c *Controller) listed(ctx context.Context) (objects []Ref, err error) {
 }
 
 // absent deletes what the far side has and nothing wants, unless the guard holds it. Before the server has confirmed the objects, and
-// during a snapshot, nothing is concluded: both ends ask for another list.
+// during a snapshot, nothing is concluded: the controller lists again afterwards.
 func (c *Controller) absent(objects []Ref) {
 	i := c.informer
 	found, ignored := 0, 0

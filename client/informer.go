@@ -270,13 +270,20 @@ func (i *Informer) name(r Ref) {
 func (i *Informer) change(r Ref, old, now entry, gone *deleted) {
 	updates := i.indexed(r, old.spec, now.spec) // before mu: the functions are the user's
 	i.mu.Lock()
+	e := i.cache.get(r)
+	same := now.spec != "" && e.spec == now.spec && e.version == now.version // named again after a reset
+	if same {
+		now.applied = e.applied
+	}
 	i.cache.put(r, now)
 	for _, u := range updates {
 		u.apply(r.Key)
 	}
 	i.bury(r, gone)
 	delete(i.kept, r)
-	i.noteDirty(r, true)
+	if !same {
+		i.noteDirty(r, true)
+	}
 	snapshot := i.snapshot
 	if _, noted := i.before[r]; snapshot && i.primed && !noted {
 		i.before[r] = old

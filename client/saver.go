@@ -130,25 +130,36 @@ func (i *Informer) save(ctx context.Context) error {
 // saveNow writes what the store does not have, and has controllers look at what waited for that. While a snapshot is under way it writes
 // nothing: the store is complete at any time.
 func (i *Informer) saveNow() error {
+	h, records := i.unsaved()
+	if h.Bookmark == "" {
+		return nil
+	}
+	return i.saved(i.opts.Store.save(h, records))
+}
+
+// unsaved returns what the store does not have.
+func (i *Informer) unsaved() (h head, records map[Ref]record) {
 	i.client.mu.Lock()
 	installation := i.client.installation
 	i.client.mu.Unlock()
 	i.mu.Lock()
+	defer i.mu.Unlock()
 	if i.bookmark == "" {
-		i.mu.Unlock()
-		return nil
+		return h, nil
 	}
-	h := head{
-		Format: storeFormat, Installation: installation, Target: i.target, Resources: i.opts.Resources, Prefix: i.opts.Prefix,
-		Bookmark: i.bookmark, Revision: i.status.Revision, Controls: i.controls, Results: i.fingerprints(), Epoch: i.epoch,
-	}
-	records := make(map[Ref]record, len(i.dirty))
+	records = make(map[Ref]record, len(i.dirty))
 	for r := range i.dirty {
 		records[r] = i.recordOf(r)
 	}
 	i.writing, i.dirty = i.dirty, map[Ref]bool{}
-	i.mu.Unlock()
-	err := i.opts.Store.save(h, records)
+	return head{
+		Format: storeFormat, Installation: installation, Target: i.target, Resources: i.opts.Resources, Prefix: i.opts.Prefix,
+		Bookmark: i.bookmark, Revision: i.status.Revision, Controls: i.controls, Results: i.fingerprints(), Epoch: i.epoch,
+	}, records
+}
+
+// saved takes over whether the store has that now.
+func (i *Informer) saved(err error) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for r, waits := range i.writing {

@@ -52,10 +52,13 @@ func OpenStore(path string) (*Store, error) {
 // Close closes the file. Call it after Run of the informer has ended.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Adopt makes the objects those of another stream: it forgets the installation, the bookmark and the controls, and keeps the objects and
-// the outstanding deletes. The next Run takes a snapshot; an object that it leaves out is a delete from absence, see MaxDeletes. Call
+// Adopt makes the objects those of another stream: it forgets the installation, the bookmark, the controls and the results, and keeps the
+// objects and the outstanding deletes. The next Run takes a snapshot; an object that it leaves out is a delete from absence, see MaxDeletes. Call
 // it before Run.
 func (s *Store) Adopt() error {
+	if s.used.Load() {
+		return fmt.Errorf("store %s: an informer uses it: adopt before Run", s.path)
+	}
 	err := s.db.Update(func(tx *bbolt.Tx) error {
 		heads := tx.Bucket(bucketHead)
 		if heads == nil {
@@ -65,7 +68,7 @@ func (s *Store) Adopt() error {
 		if err := json.Unmarshal(heads.Get(keyHead), &h); err != nil {
 			return fmt.Errorf("read its head: %w", err)
 		}
-		h.Installation, h.Bookmark, h.Revision, h.Controls = "", "", 0, nil
+		h.Installation, h.Bookmark, h.Revision, h.Controls, h.Results = "", "", 0, nil, nil
 		text, err := json.Marshal(h)
 		if err != nil {
 			return err

@@ -4,7 +4,8 @@ package client
 type task struct {
 	entry
 
-	gone *deleted
+	gone  *deleted
+	epoch int32 // in which it began
 }
 
 // claim returns what a handler will make of an object. It returns false for an object that the far side must keep as it is: nothing is
@@ -16,7 +17,7 @@ func (i *Informer) claim(r Ref) (t task, ok bool) {
 		return t, false // the saver adds it to the queue again
 	}
 	if e := i.cache.get(r); e.spec != "" {
-		return task{entry: e}, true
+		return task{entry: e, epoch: i.epoch}, true
 	}
 	gone, ok := i.tombstones[r]
 	if _, kept := i.kept[r]; !ok || kept || gone.held {
@@ -43,7 +44,7 @@ func (c *Controller) note(r Ref, t task, result Result, err error) {
 	defer i.mu.Unlock()
 	switch {
 	case t.gone == nil:
-		c.rememberLocked(r, t.entry, o.State == StateApplied)
+		c.rememberLocked(r, t, o.State == StateApplied)
 	case o.State == StateAbsent || o.State == StateApplied:
 		c.forgetLocked(r, *t.gone)
 	}
@@ -51,12 +52,12 @@ func (c *Controller) note(r Ref, t task, result Result, err error) {
 }
 
 // rememberLocked notes whether the far side has an object as it is, unless the object has changed by now.
-func (c *Controller) rememberLocked(r Ref, made entry, applied bool) {
+func (c *Controller) rememberLocked(r Ref, made task, applied bool) {
 	i := c.informer
 	now := i.cache.get(r)
 	epoch := int32(0)
 	if applied {
-		epoch = i.epoch
+		epoch = made.epoch
 	}
 	if now.spec == "" || now.spec != made.spec || now.version != made.version || now.applied == epoch {
 		return

@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -49,18 +50,22 @@ func Exercise(t *testing.T, server string) {
 
 type exercise struct {
 	server, target, path string
+	protocol             int // of the newest response; 0: it has none, and the server is one from before controls
 
 	objects map[id]client.Object // of the snapshot
 	within  []string             // bookmarks inside it
 	end     client.Frame
 }
 
-// get asks for a path, and requires a status.
-func (e *exercise) get(t *testing.T, status int, path string) (http.Header, []byte) {
+// get asks for a path, in a protocol if there is one, and requires a status.
+func (e *exercise) get(t *testing.T, status int, path string, protocol ...int) (http.Header, []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, e.server+path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
+	}
+	for _, p := range protocol {
+		req.Header.Set("Reconciler-Protocol", strconv.Itoa(p))
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
@@ -77,6 +82,7 @@ func (e *exercise) get(t *testing.T, status int, path string) (http.Header, []by
 	if resp.Header.Get("Reconciler-Installation") == "" {
 		t.Errorf("GET %s: there is no header Reconciler-Installation", path)
 	}
+	e.protocol, _ = strconv.Atoi(resp.Header.Get("Reconciler-Protocol"))
 	var failure struct {
 		Error string `json:"error"`
 	}
@@ -97,7 +103,7 @@ func (e *exercise) frames(t *testing.T, query string) (frames []client.Frame) {
 		if err := json.Unmarshal(lines.Bytes(), &f); err != nil {
 			t.Fatalf("a line is not a frame: %v: %s", err, lines.Bytes())
 		}
-		if problem := check(f); problem != "" {
+		if problem := e.check(f); problem != "" {
 			t.Errorf("%s: %s", problem, lines.Bytes())
 		}
 		frames = append(frames, f)
@@ -109,7 +115,7 @@ func (e *exercise) frames(t *testing.T, query string) (frames []client.Frame) {
 }
 
 // check returns what is wrong with a frame.
-func check(f client.Frame) string {
+func (e *exercise) check(f client.Frame) string {
 	named := f.Resource != "" && f.Key != ""
 	hash := sha256.Sum256(f.Spec)
 	switch f.Type {
@@ -129,8 +135,12 @@ func check(f client.Frame) string {
 			return "a frame needs a reason, and a keep resource and key"
 		}
 	case client.EndOfSnapshot, client.Checkpoint:
-		if f.Bookmark == "" {
+		within := f.Type == client.Checkpoint && f.Version == 0
+		switch {
+		case f.Bookmark == "":
 			return "a frame needs a bookmark"
+		case e.protocol > 0 && (f.Controls == nil) != within:
+			return "a frame needs controls, unless it is within a snapshot"
 		}
 	default:
 	}
@@ -237,6 +247,9 @@ func (e *exercise) refuses(t *testing.T) {
 		e.get(t, http.StatusBadRequest, e.path+query)
 	}
 	e.get(t, http.StatusNotFound, "/v1/there-is-nothing-here")
+	if e.protocol > 0 {
+		e.get(t, http.StatusBadRequest, e.path, e.protocol+1)
+	}
 }
 
 // follows: the package client sees the same.
