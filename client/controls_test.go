@@ -101,7 +101,6 @@ func TestApprovalIsOfTheDeletesBeforeIt(t *testing.T) {
 		settle()
 		require.Equal(t, 1, w.controller.Status().Held)
 		require.Contains(t, w.called(), "app/0")
-		require.Contains(t, w.state(), client.Ref{Resource: "app", Key: "1"})
 		s.Control(client.Controls{Approve: 2})
 		settle()
 		require.Zero(t, w.controller.Status().Held)

@@ -121,8 +121,9 @@ func TestResultsThatAreTheSameAreReportedOnce(t *testing.T) {
 		i := client.NewInformer(c, "eu", client.InformerOptions{})
 		f := newFarSide(i)
 		f.on("1", failure)
+		controller := client.NewController(i, "app", f.handle)
 		start(t, i.Run)
-		start(t, client.NewController(i, "app", f.handle).Run)
+		start(t, controller.Run)
 		for range 5 {
 			settle()
 		}

@@ -99,7 +99,8 @@ func (r *reporter) send(ctx context.Context, batch []Observation) bool {
 	var seq uint64
 	for failures := 0; ; failures++ {
 		var err error
-		if seq, err = r.client.report(ctx, r.target, seq, func() (Report, error) { return Report{Observations: batch}, nil }); err == nil || r.refused(err, batch) {
+		seq, err = r.client.report(ctx, r.target, seq, func() (Report, error) { return Report{Observations: batch}, nil })
+		if err == nil || r.refused(err, batch) {
 			return true
 		}
 		if ctx.Err() != nil {

@@ -52,9 +52,9 @@ func OpenStore(path string) (*Store, error) {
 // Close closes the file. Call it after Run of the informer has ended.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Adopt makes the objects those of another stream: it forgets the installation, the bookmark, the controls and the results, and keeps the
-// objects and the outstanding deletes. The next Run takes a snapshot; an object that it leaves out is a delete from absence, see MaxDeletes. Call
-// it before Run.
+// Adopt makes the objects those of another stream: it forgets the installation, the bookmark, the controls and the results, and keeps
+// the objects and the outstanding deletes. The next Run takes a snapshot; an object that it leaves out is a delete from absence, see
+// MaxDeletes. Call it before Run.
 func (s *Store) Adopt() error {
 	if s.used.Load() {
 		return fmt.Errorf("store %s: an informer uses it: adopt before Run", s.path)
@@ -237,7 +237,7 @@ func decodeRecord(data []byte) (rec record, err error) {
 		if n <= 0 {
 			return rec, errors.New("it has no epoch")
 		}
-		rec.applied, data = int32(epoch), data[n:] //nolint:gosec // it was one
+		rec.applied, data = int32(epoch), data[n:]
 	}
 	rec.spec, rec.kept = string(data), flags&flagKept != 0
 	if flags&flagGone != 0 {

@@ -157,13 +157,13 @@ func TestExistingObjectsAreThoseOfKnownResources(t *testing.T) {
 func TestMaxDeletesCountsForEachResource(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		fill(s, 200)
-		for _, key := range strings.Split("abcdefghijk", "") {
+		for key := range strings.SplitSeq("abcdefghijk", "") {
 			s.Set("dns", key, "v1")
 		}
 		w := wholeTarget(t, s, "", client.InformerOptions{})
 		settle()
 		s.Lose("app", "1")
-		for _, key := range strings.Split("abcdefghijk", "") {
+		for key := range strings.SplitSeq("abcdefghijk", "") {
 			s.Lose("dns", key)
 		}
 		s.Reset("expired")

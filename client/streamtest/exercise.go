@@ -135,14 +135,20 @@ func (e *exercise) check(f client.Frame) string {
 			return "a frame needs a reason, and a keep resource and key"
 		}
 	case client.EndOfSnapshot, client.Checkpoint:
-		within := f.Type == client.Checkpoint && f.Version == 0
-		switch {
-		case f.Bookmark == "":
-			return "a frame needs a bookmark"
-		case e.protocol > 0 && (f.Controls == nil) != within:
-			return "a frame needs controls, unless it is within a snapshot"
-		}
+		return e.checkPlace(f)
 	default:
+	}
+	return ""
+}
+
+// checkPlace returns what is wrong with a frame that has a bookmark.
+func (e *exercise) checkPlace(f client.Frame) string {
+	within := f.Type == client.Checkpoint && f.Version == 0
+	switch {
+	case f.Bookmark == "":
+		return "a frame needs a bookmark"
+	case e.protocol > 0 && (f.Controls == nil) != within:
+		return "a frame needs controls, unless it is within a snapshot"
 	}
 	return ""
 }
