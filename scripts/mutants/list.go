@@ -38,7 +38,9 @@ const (
 	streamsSQL  = "db/migrations/00013_streams.sql"
 
 	clientQueueFile    = "client/queue.go"
-	clientGuardFile    = "client/guard.go"
+	clientTaskFile     = "client/task.go"
+	clientExistingFile = "client/existing.go"
+	clientControlsFile = "client/controls.go"
 	clientSnapshotFile = "client/snapshot.go"
 	clientSaverFile    = "client/saver.go"
 )
@@ -281,23 +283,41 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "early-controller", Guards: "client", Removed: "after a reset no handler begins before the snapshot has ended",
-		Edits:   []Edit{{clientQueueFile, "(!q.open || len(q.ready) == 0)", "(len(q.ready) == 0)"}},
+		Edits:   []Edit{{clientQueueFile, "(q.closed != 0 || len(q.ready) == 0)", "(len(q.ready) == 0)"}},
 		Package: clientTests, Run: "^(TestNothingRunsBeforeTheEndOfTheSnapshot|TestNothingRunsDuringAReset)$",
 	},
 	{
 		Name: "unguarded-controller", Guards: "client", Removed: "deletes from absence that MaxDeletes holds wait",
-		Edits:   []Edit{{clientGuardFile, "kept || t.held {", "kept {"}},
+		Edits:   []Edit{{clientTaskFile, "kept || gone.held {", "kept {"}},
 		Package: clientTests, Run: "^TestDeletesFromAbsenceWaitForApproval$",
 	},
 	{
 		Name: "absence-under-a-handler", Guards: "client", Removed: "no object goes under its handler before the guard has counted",
-		Edits:   []Edit{{clientSnapshotFile, "if !c.queue.settle(ctx, keysOf(resource, gone)) {", "if c.queue == nil && resource != \"\" {"}},
+		Edits:   []Edit{{clientSnapshotFile, "if !c.queue.settle(ctx, gone) {", "if c.queue == nil {"}},
 		Package: clientTests, Run: "^TestRunningHandlerSeesNoAbsenceBeforeTheGuard$",
 	},
 	{
 		Name: "unconfirmed-orphans", Guards: "client", Removed: "a list of the far side is compared with what the server has confirmed",
-		Edits:   []Edit{{clientSnapshotFile, "	if !i.confirmed {\n", "	if false {\n"}},
+		Edits: []Edit{
+			{clientSnapshotFile, "	if !i.confirmed {\n", "	if false {\n"},
+			{clientExistingFile, "i.snapshot || !i.confirmed || gone", "i.snapshot || gone"},
+		},
 		Package: clientTests, Run: "^TestExistingIsComparedWithWhatTheServerHasConfirmed$",
+	},
+	{
+		Name: "write-behind", Guards: "client", Removed: "no handler begins for an object that the store does not have",
+		Edits:   []Edit{{clientSaverFile, "return i.dirty[r] || i.writing[r] }", "return false && (i.dirty[r] || i.writing[r]) }"}},
+		Package: clientTests, Run: "^(TestNothingIsForgottenWhereverAProcessIsKilled|TestWriteAheadWaitsForTheStore)$",
+	},
+	{
+		Name: "forgotten-pause", Guards: "client", Removed: "a process that restarts without the server obeys the pause",
+		Edits:   []Edit{{clientSaverFile, "i.obey(h.Controls)", "i.controls = h.Controls"}},
+		Package: clientTests, Run: "^TestPausedTargetIsLeftAlone$",
+	},
+	{
+		Name: "resync-by-halves", Guards: "client", Removed: "a resync lasts when the process ends before it has made all of it",
+		Edits:   []Edit{{clientControlsFile, "i.epoch++", ""}},
+		Package: clientTests, Run: "^TestResyncForgetsRememberedResults$",
 	},
 	{
 		Name: "forgotten-deletes", Guards: "client", Removed: "a store has the deletes that are still to be made",
