@@ -119,6 +119,7 @@ func TestControlsThatOrderNothing(t *testing.T) {
 		settle()
 		require.Equal(t, []string{"app/0", "app/1"}, w.called())
 		lose(s, "app", "0")
+		settle()
 		s.Control(client.Controls{Resync: 4, Retry: 4, Approve: 4})
 		settle()
 		require.Empty(t, w.called())

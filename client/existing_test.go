@@ -165,3 +165,26 @@ func TestAbsenceIsReportedWithTheNewestVersion(t *testing.T) {
 		require.Equal(t, newest, lost.Version)
 	})
 }
+
+// After a restore versions begin anew: the server refuses those from before it.
+func TestVersionsFromBeforeARestoreAreNotReported(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		for _, key := range []string{"stays", "lost", "going"} {
+			s.Set("app", key, deployment{})
+		}
+		f, _, _ := controlled(t, s)
+		settle()
+		f.on("going", failure)
+		s.Delete("app", "going")
+		settle()
+		s.Lose("app", "lost")
+		s.Reset("restored")
+		f.on("going", nil)
+		settle()
+		for _, key := range []string{"going", "lost"} {
+			o, err := s.WaitObserved(t.Context(), "app", key, client.StateAbsent)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, o.Version, key)
+		}
+	})
+}

@@ -16,14 +16,15 @@ import (
 // An inventory has the newest result of every object and of every delete that was not made, and removes what is not there.
 func TestInventoryIsComplete(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
-		for _, key := range []string{"applied", "failed", "going", "gone", "kept", "lost"} {
+		for _, key := range []string{"applied", "changed", "failed", "going", "gone", "kept", "lost"} {
 			s.Set("app", key, "v1")
 		}
 		w := wholeTarget(t, s, "", client.InformerOptions{}, client.MaxDeletes(0))
 		settle()
-		for _, key := range []string{"failed", "going"} {
+		for _, key := range []string{"changed", "failed", "going"} {
 			w.on(client.Ref{Resource: "app", Key: key}, failure)
 		}
+		s.Set("app", "changed", "v2")
 		failed := s.Set("app", "failed", "v2")
 		going := s.Delete("app", "going")
 		s.Delete("app", "gone")
@@ -33,13 +34,15 @@ func TestInventoryIsComplete(t *testing.T) {
 		lose(s, "app", "lost")
 		settle()
 		w.controller.Suspend("the circuit is open")
+		changed := s.Set("app", "changed", "v3")
 		waiting := s.Set("dns", "1", "v1")
 		settle()
-		require.NoError(t, s.Client().Report(t.Context(), "eu", client.Report{Complete: true}))
-		require.Empty(t, s.Observations())
+		require.NoError(t, s.Client().Report(t.Context(), "eu", client.Report{Observations: []client.Observation{
+			{Resource: "app", Key: "of another client", Version: 1, State: client.StateApplied}}}))
 		require.NoError(t, w.controller.ReportInventory(t.Context()))
 		require.Equal(t, []client.Observation{
 			{Resource: "app", Key: "applied", Version: 1, State: client.StateApplied},
+			{Resource: "app", Key: "changed", Version: changed, State: client.StateProgressing, Message: "it was not handled yet"},
 			{Resource: "app", Key: "failed", Version: failed, State: client.StateFailed, Message: "the far side does not answer"},
 			{Resource: "app", Key: "going", Version: going, State: client.StateFailed, Message: "the far side does not answer"},
 			{Resource: "app", Key: "kept", Version: waiting, State: client.StateProgressing,

@@ -50,16 +50,21 @@ func TestRememberedResultsAreNotMadeAgain(t *testing.T) {
 	})
 }
 
-// Results of another fingerprint do not count, not even when the fingerprint comes back.
+// Results of another fingerprint do not count, also when the process ends before it has made them again.
 func TestRememberedResultsAreThoseOfTheFingerprint(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		path := filepath.Join(t.TempDir(), "objects")
 		s.Set("app", "1", "v1")
 		remembering(t, s, path, "1").stopWhenSettled()
 		s.Control(client.Controls{Paused: true})
-		remembering(t, s, path, "2").stopWhenSettled()
+		w := remembering(t, s, path, "2")
+		settle()
+		require.NoError(t, w.controller.ReportInventory(t.Context()))
+		_, err := s.WaitObserved(t.Context(), "app", "1", client.StateProgressing)
+		require.NoError(t, err)
+		w.stop()
 		s.Control(client.Controls{})
-		w := remembering(t, s, path, "1")
+		w = remembering(t, s, path, "2")
 		settle()
 		require.Equal(t, []string{"app/1"}, w.called())
 		w.stop()

@@ -234,6 +234,8 @@ func TestExistingIsComparedWithWhatTheServerHasConfirmed(t *testing.T) {
 		s.Down()
 		p := restart(t, s, path, client.InformerOptions{}, list("1", "2", "orphan"))
 		settle()
+		p.controller.List()
+		settle()
 		require.Equal(t, []string{"1"}, p.called())
 		s.Up()
 		settle()
