@@ -37,7 +37,7 @@ var arrows = []struct {
 	{from: []string{"internal/apply", "internal/sync"}, not: []string{module + "internal/server"}, why: "only cmd knows the server"},
 	{from: []string{"internal/driver"}, except: []string{"internal/driver/postgres", "internal/driver/drivers"}, not: []string{"github.com/jackc/pgx", module + "internal/store"}, why: "drivers know nothing of PostgreSQL"},
 	{
-		from: []string{"internal/guard", "internal/throttle", "internal/queue"},
+		from: []string{"internal/guard", "internal/throttle", "internal/queue", "internal/web"},
 		not:  []string{"github.com/jackc/pgx", module + "internal/store", module + "internal/database", module + "internal/config", module + "internal/apply"},
 		why:  "a program without PostgreSQL uses it",
 	},

@@ -17,6 +17,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/migrate"
 	"github.com/pgreconciler/reconciler/internal/server"
+	"github.com/pgreconciler/reconciler/internal/web"
 )
 
 // Rights that the role lacks to be what `run` needs. Views of what other roles track are no reason not to start.
@@ -66,7 +67,7 @@ func (a *app) run(cmd *cobra.Command) error {
 	}
 	// The server closes the drivers.
 	err = server.New(server.Options{Config: cfg, Drivers: drivers, Version: version, Logger: logger, Registry: newRegistry(), Getenv: a.getenv}).Run(ctx)
-	if taken, ok := errors.AsType[*server.ListenError](err); ok { // about the network, but not about the database
+	if taken, ok := errors.AsType[*web.ListenError](err); ok { // about the network, but not about the database
 		return &cli.Failure{Code: cli.ExitDiffers, Text: taken.Error(), Err: err}
 	}
 	return err

@@ -140,7 +140,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	defer s.closePools()
 	s.assemble()
-	web, err := s.listenHTTP(ctx)
+	http, err := s.listenHTTP(ctx)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (s *Server) Run(ctx context.Context) error {
 	loops, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	group, running := errgroup.WithContext(loops)
-	group.Go(func() error { return web.serve(running) })
+	group.Go(func() error { return http.Serve(running) })
 	group.Go(func() error { return s.listener.Run(running) })
 	group.Go(func() error { return s.ticker.Follow(running) })
 	group.Go(func() error { return s.followCatalog(running) })

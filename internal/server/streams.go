@@ -12,6 +12,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 	"github.com/pgreconciler/reconciler/internal/stream"
 	"github.com/pgreconciler/reconciler/internal/watch"
+	"github.com/pgreconciler/reconciler/internal/web"
 )
 
 const (
@@ -49,7 +50,7 @@ func (s *Server) openStreams(ctx context.Context, pooled bool) (err error) {
 }
 
 // serveStreams listens for those who follow streams.
-func (s *Server) serveStreams(ctx context.Context, w *web) error {
+func (s *Server) serveStreams(ctx context.Context, w *web.Server) error {
 	if s.streams == nil {
 		return nil
 	}
@@ -70,9 +71,11 @@ func (s *Server) serveStreams(ctx context.Context, w *web) error {
 	}
 	var handler http.Handler = watch.NewHandler(s.hub, s.access, s.home, configured, ctx.Done())
 	if s.access.Open() {
-		handler = s.hosts(addr).only(handler) // a browser reaches the loopback interface, too
+		handler = s.hosts(addr).Only(handler) // a browser reaches the loopback interface, too
 	}
-	return w.listen(ctx, listening{key: "streams.listen", addr: addr, connections: streamConnections, endless: true, handler: handler, tls: s.access.TLS()})
+	return w.Listen(ctx, web.Address{
+		Key: "streams.listen", Addr: addr, Connections: streamConnections, Endless: true, Handler: handler, TLS: s.access.TLS(),
+	})
 }
 
 // ownStream hands the publisher of a stream the database.

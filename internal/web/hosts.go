@@ -1,4 +1,4 @@
-package server
+package web
 
 import (
 	"fmt"
@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// hosts says by which names the HTTP servers may be asked. A page in somebody's browser can have a name of its own lead here (DNS
+// Hosts says by which names the HTTP servers may be asked. A page in somebody's browser can have a name of its own lead here (DNS
 // rebinding) and would then read what is served as if it came from itself; it cannot do so by an address, by localhost, or by a
 // name without a dot.
-type hosts map[string]bool
+type Hosts map[string]bool
 
-// newHosts allows the name that is listened on, that of this machine, and those of the config.
-func newHosts(listen, names string) hosts {
-	allowed := hosts{}
+// NewHosts allows the name that is listened on, that of this machine, and those of the config.
+func NewHosts(listen, names string) Hosts {
+	allowed := Hosts{}
 	if host, _, err := net.SplitHostPort(listen); err == nil {
 		allowed[canonical(host)] = true
 	}
@@ -34,7 +34,7 @@ func newHosts(listen, names string) hosts {
 func canonical(host string) string { return strings.ToLower(strings.TrimSuffix(host, ".")) }
 
 // allows reports whether a Host header, with or without a port, is a name of ours.
-func (h hosts) allows(header string) bool {
+func (h Hosts) allows(header string) bool {
 	host := header
 	if name, _, err := net.SplitHostPort(header); err == nil {
 		host = name
@@ -46,8 +46,8 @@ func (h hosts) allows(header string) bool {
 	return !strings.Contains(host, ".") || strings.HasSuffix(host, ".localhost") || h[host]
 }
 
-// only serves those that ask by a name of ours, and no page of another site.
-func (h hosts) only(next http.Handler) http.Handler {
+// Only serves those that ask by a name of ours, and no page of another site.
+func (h Hosts) Only(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !h.allows(r.Host) {
 			http.Error(w, fmt.Sprintf("the name %q is not known here; listen_names in the config allows more", r.Host), http.StatusMisdirectedRequest)
