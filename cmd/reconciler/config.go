@@ -40,7 +40,7 @@ func (a *app) configPrintCommand() *cobra.Command {
 // configFlags adds a flag for each key of the config but the URLs, which hold passwords, and the targets. Flags can be
 // seen by every user of the machine.
 func (a *app) configFlags(cmd *cobra.Command) {
-	for _, k := range config.Knobs() {
+	for _, k := range config.Knobs(false) {
 		if strings.HasPrefix(k.Path, "targets") || k.Type == "URL" {
 			continue
 		}

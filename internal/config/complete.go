@@ -12,8 +12,12 @@ func (l *loader) complete() {
 	if l.cfg.DirectURL.IsZero() {
 		l.cfg.DirectURL = l.cfg.DatabaseURL
 	}
-	l.checkAddresses()
-	l.checkStreams()
+	if l.opts.Agent {
+		l.completeAgent()
+	} else {
+		l.checkAddresses()
+		l.checkStreams()
+	}
 	for i := range l.cfg.Targets {
 		if !l.broken[i] {
 			l.checkTarget(i)
@@ -38,7 +42,7 @@ func (l *loader) checkStreams() {
 		l.problems.add(cmp.Or(l.cfg.origins["streams.tls_cert_file"], l.cfg.origins["streams.tls_key_file"]), "streams", "needs both tls_cert_file and tls_key_file, or neither")
 	}
 	host, _, _ := net.SplitHostPort(s.Listen)
-	if s.Listen != "" && host != "localhost" && !net.ParseIP(host).IsLoopback() && (len(s.Tokens) == 0 || s.TLSCertFile == "") {
+	if s.Listen != "" && !isLoopback(host) && (len(s.Tokens) == 0 || s.TLSCertFile == "") {
 		l.problems.add(l.cfg.origins["streams.listen"], "streams.listen", "%q is beyond the loopback interface, where streams need tokens, tls_cert_file and tls_key_file: "+
 			"else everyone who can connect reads every spec", s.Listen)
 	}
@@ -95,6 +99,10 @@ func (l *loader) checkDriver(i int, entry Origin) {
 		return
 	}
 	l.closed[i] = true
+	if l.opts.Agent && name == streamDriver {
+		l.problems.add(l.cfg.origins[path], path, "an agent follows a stream, and does not make one: %s", oneOfDrivers(known))
+		return
+	}
 	text := fmt.Sprintf("unknown driver %q; %s", name, oneOfDrivers(known))
 	if near := suggest(name, known); near != "" && len(name) <= longestSuggested {
 		text = fmt.Sprintf("unknown driver %q; did you mean %q? The drivers are %s", name, near, strings.Join(known, ", "))

@@ -68,9 +68,11 @@ type Config struct {
 	Log             Log
 	Retention       Retention
 	Streams         Streams
+	Agent           Agent
 	// Targets are in the order of the config; names are unique.
 	Targets []Target
 
+	agent   bool              // the config is an agent's, and has its keys
 	origins map[string]Origin // by field path; a path without entry has its default
 }
 

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,23 +15,24 @@ import (
 
 var update = flag.Bool("update", false, "write the table of keys into docs/configuration.md")
 
-const docsPath = "../../docs/configuration.md"
+// docsOf are the pages with the keys of the daemon and of the agent.
+var docsOf = map[bool]string{false: "../../docs/configuration.md", true: "../../docs/agents.md"}
 
 // between returns what stands between two lines of a text, and everything before and behind it.
 func between(t *testing.T, text, begin, end string) (before, middle, after string) {
 	t.Helper()
 	before, rest, ok := strings.Cut(text, begin+"\n")
-	require.True(t, ok, "docs/configuration.md has no line %s", begin)
+	require.True(t, ok, "the page has no line %s", begin)
 	middle, after, ok = strings.Cut(rest, end+"\n")
-	require.True(t, ok, "docs/configuration.md has no line %s after %s", end, begin)
+	require.True(t, ok, "the page has no line %s after %s", end, begin)
 	return before + begin + "\n", middle, end + "\n" + after
 }
 
 // knobTable is the reference in the documentation.
-func knobTable() string {
+func knobTable(agent bool) string {
 	var b strings.Builder
 	b.WriteString("| key | type, bounds | default | variable | meaning |\n|---|---|---|---|---|\n")
-	for _, k := range Knobs() {
+	for _, k := range Knobs(agent) {
 		typ := k.Type
 		if k.Bounds != "" {
 			typ += ", " + k.Bounds
@@ -53,41 +55,46 @@ func knobTable() string {
 
 func TestDocumentationHoldsEveryKey(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile(docsPath)
-	require.NoError(t, err)
-	before, table, after := between(t, string(content), "<!-- keys: written by go test ./internal/config -update -->", "<!-- end of keys -->")
-	if *update {
-		require.NoError(t, os.WriteFile(docsPath, []byte(before+knobTable()+after), 0o644))
-		return
+	for agent, path := range docsOf {
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		before, table, after := between(t, string(content), "<!-- keys: written by go test ./internal/config -update -->", "<!-- end of keys -->")
+		if *update {
+			require.NoError(t, os.WriteFile(path, []byte(before+knobTable(agent)+after), 0o644))
+			continue
+		}
+		require.Equal(t, knobTable(agent), table, "%s: run go test ./internal/config -update", path)
 	}
-	require.Equal(t, knobTable(), table, "run go test ./internal/config -update")
 }
 
 func TestExampleInDocumentationSetsEveryKey(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile(docsPath)
-	require.NoError(t, err)
-	_, example, _ := between(t, string(content), "```yaml example", "```")
-	opts, _ := setup(t, example)
-	opts.Registry = nil
-	cfg, err := Load(opts)
-	require.NoError(t, err)
-	given := map[string]bool{}
-	for _, v := range cfg.Values() {
-		if v.Origin != "default" && v.Origin != "" {
-			given[v.Key] = true
+	without := []string{"targets", "targets[].options", "streams.tokens", "streams.tokens[].token_env"}
+	for agent, path := range docsOf {
+		content, err := os.ReadFile(path)
+		require.NoError(t, err)
+		_, example, _ := between(t, string(content), "```yaml example", "```")
+		opts, _ := setup(t, "")
+		opts.Registry, opts.Agent, opts.Path = nil, agent, writeFile(t, opts.Dir, "example.yaml", example)
+		cfg, err := Load(opts)
+		require.NoError(t, err)
+		given := map[string]bool{}
+		for _, v := range cfg.Values() {
+			if v.Origin != "default" && v.Origin != "" {
+				given[v.Key] = true
+			}
 		}
-	}
-	for _, k := range Knobs() {
-		if k.Path != "targets" && k.Path != "targets[].options" && k.Path != "streams.tokens" && k.Path != "streams.tokens[].token_env" {
-			require.True(t, given[strings.Replace(k.Path, "[]", "[0]", 1)], "the example does not set %s", k.Path)
+		for _, k := range Knobs(agent) {
+			if !slices.Contains(without, k.Path) {
+				require.True(t, given[strings.Replace(k.Path, "[]", "[0]", 1)], "the example in %s does not set %s", path, k.Path)
+			}
 		}
 	}
 }
 
 func TestErrorInDocumentationIsWhatPeopleSee(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile(docsPath)
+	content, err := os.ReadFile(docsOf[false])
 	require.NoError(t, err)
 	_, bad, rest := between(t, string(content), "```yaml bad", "```")
 	_, want, _ := between(t, rest, "```text", "```")
@@ -101,7 +108,7 @@ func TestErrorInDocumentationIsWhatPeopleSee(t *testing.T) {
 func TestKnobsOfOneKindHaveDifferentPathsAndVariables(t *testing.T) {
 	t.Parallel()
 	paths, variables := map[string]bool{}, map[string]bool{}
-	for _, k := range Knobs() {
+	for _, k := range Knobs(false) {
 		require.False(t, paths[k.Path], k.Path)
 		paths[k.Path] = true
 		if k.Env != "" {

@@ -158,7 +158,11 @@ func (l *loader) unknownVariableText(name string) string {
 	if near := suggest(strings.TrimPrefix(name, envPrefix), known); near != "" && len(name) <= longestSuggested {
 		return fmt.Sprintf("%s; did you mean %q?", what, envPrefix+near)
 	}
-	return what + "; the variables are listed in docs/configuration.md"
+	page := "configuration.md"
+	if l.opts.Agent {
+		page = "agents.md"
+	}
+	return what + "; the variables are listed in docs/" + page
 }
 
 // knownVariables are the names that would have been understood, without the common prefix.

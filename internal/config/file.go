@@ -26,7 +26,11 @@ func (l *loader) findFile() (path string, named Origin) {
 	if path := l.env.get(envConfig); path != "" {
 		return path, Origin{Source: SourceEnv, Name: envConfig}
 	}
-	path = filepath.Join(l.opts.Dir, DefaultFile)
+	name := DefaultFile
+	if l.opts.Agent {
+		name = AgentFile
+	}
+	path = filepath.Join(l.opts.Dir, name)
 	// Any other error than absence is reported by the attempt to read it.
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 		return "", Origin{}

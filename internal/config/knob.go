@@ -75,18 +75,32 @@ type Knob struct {
 	Help    string
 }
 
-// Knobs returns every key of the config, in the order of the documentation.
-func Knobs() []Knob {
+// globals returns the keys of a config, targets those of each target.
+func globals(agent bool) []knob[Config] {
+	if agent {
+		return agentKnobs()
+	}
+	return globalKnobs()
+}
+
+func targets(agent bool) []knob[Target] {
+	if agent {
+		return agentTargetKnobs()
+	}
+	return targetKnobs()
+}
+
+// Knobs returns every key of the daemon's config or an agent's, in the order of the documentation.
+func Knobs(agent bool) []Knob {
 	var all []Knob
-	for _, k := range globalKnobs() {
+	for _, k := range globals(agent) {
 		all = append(all, Knob{k.path, k.typ, k.def, k.bounds, envPrefix + envPart(k.path), k.help})
 	}
-	all = append(all, Knob{"streams.tokens", "list of tokens", "empty", "", "", "Who may read streams, and report on them. Without any, everyone who can connect may."})
-	for _, k := range tokenKnobs() {
-		all = append(all, Knob{"streams.tokens[]." + k.path, k.typ, k.def, k.bounds, "", k.help})
+	if !agent {
+		all = append(all, tokenList()...)
 	}
 	all = append(all, Knob{"targets", "list of targets", "empty", "", envTargets, "The places that objects are applied to."})
-	for _, k := range targetKnobs() {
+	for _, k := range targets(agent) {
 		all = append(all, Knob{"targets[]." + k.path, k.typ, k.def, k.bounds, envTargetPrefix + "<NAME>_" + envPart(k.path), k.help})
 		switch k.path {
 		case "name":
@@ -95,6 +109,14 @@ func Knobs() []Knob {
 			all = append(all, Knob{"targets[].options", "mapping", "empty", "", envTargetPrefix + "<NAME>_OPTIONS_<OPTION>",
 				"What the driver needs to know; see the driver's documentation."})
 		}
+	}
+	return all
+}
+
+func tokenList() []Knob {
+	all := []Knob{{"streams.tokens", "list of tokens", "empty", "", "", "Who may read streams, and report on them. Without any, everyone who can connect may."}}
+	for _, k := range tokenKnobs() {
+		all = append(all, Knob{"streams.tokens[]." + k.path, k.typ, k.def, k.bounds, "", k.help})
 	}
 	return all
 }

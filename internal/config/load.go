@@ -21,12 +21,14 @@ type LoadOptions struct {
 	Overrides map[string]string
 	// Registry holds the drivers that targets may name. nil means that their names are not checked.
 	Registry driver.Registry
+	// Agent: the config is an agent's, which has other keys. The file is agent.yaml unless it is named.
+	Agent bool
 	// ReadStreams has LoadAndOpen read the tokens and the certificate of streams, too. Commands that serve none do without the files.
 	ReadStreams bool
 }
 
 // Load reads, merges and checks everything but the drivers' options. The error is an *Error with all problems.
-// A config without database URL or targets is a valid one: see ValidateDatabase.
+// A config without database URL or targets is a valid one, except for an agent: see ValidateDatabase.
 func Load(opts LoadOptions) (*Config, error) {
 	l := load(opts)
 	if err := l.problems.err(); err != nil {
@@ -55,8 +57,8 @@ func load(opts LoadOptions) *loader {
 
 func newLoader(opts LoadOptions) *loader {
 	return &loader{
-		opts: opts, env: newEnvironment(opts.Environ), globals: globalKnobs(), targets: targetKnobs(),
-		cfg: &Config{origins: map[string]Origin{}}, broken: map[int]bool{}, closed: map[int]bool{},
+		opts: opts, env: newEnvironment(opts.Environ), globals: globals(opts.Agent), targets: targets(opts.Agent),
+		cfg: &Config{agent: opts.Agent, origins: map[string]Origin{}}, broken: map[int]bool{}, closed: map[int]bool{},
 	}
 }
 
@@ -192,20 +194,22 @@ func unknownKeyText[T any](m mapping[T], key, below string) string {
 func (l *loader) decodeRoot(root *node, source Origin) {
 	if root.kind != kindMap {
 		if root.kind != kindNull {
-			l.problems.add(source.at(root.pos), "", "must be a mapping with keys such as database_url and targets, not %s", root.kind)
+			l.problems.add(source.at(root.pos), "", "must be a mapping with keys such as %s and targets, not %s", l.globals[0].path, root.kind)
 		}
 		return
 	}
-	decode(l, mapping[Config]{
-		dst: l.cfg, knobs: l.globals, source: source,
-		extra: map[string]func(field){
-			"targets": func(f field) {
-				if l.env.get(envTargets) == "" { // else the variable replaces the list
-					l.decodeTargets(f.value, source.at(f.place()))
-				}
-			},
-			"streams.tokens": func(f field) { l.decodeTokens(f.value, source.at(f.place())) },
+	extra := map[string]func(field){
+		"targets": func(f field) {
+			if l.env.get(envTargets) == "" { // else the variable replaces the list
+				l.decodeTargets(f.value, source.at(f.place()))
+			}
 		},
+	}
+	if !l.opts.Agent {
+		extra["streams.tokens"] = func(f field) { l.decodeTokens(f.value, source.at(f.place())) }
+	}
+	decode(l, mapping[Config]{
+		dst: l.cfg, knobs: l.globals, source: source, extra: extra,
 		// Room for anchors that targets share, by the convention of compose files.
 		ignored: func(key string) bool { return strings.HasPrefix(key, "x-") },
 	}, root, "")

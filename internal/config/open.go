@@ -13,11 +13,15 @@ import (
 // closeTimeout bounds the clean-up after a config of which one target is wrong.
 const closeTimeout = 5 * time.Second
 
-// LoadAndOpen is Load, ValidateDatabase and OpenTargets with one report of everything that is wrong. The drivers
+// LoadAndOpen is Load, ValidateDatabase (for an agent: a look at its files) and OpenTargets with one report of everything that is wrong. The drivers
 // are opened also when something else is wrong, and closed again. The drivers come from opts.Registry.
 func LoadAndOpen(opts LoadOptions, env driver.Env) (*Config, map[string]driver.Driver, error) {
 	l := load(opts)
-	l.cfg.checkDatabase(&l.problems)
+	if opts.Agent {
+		l.cfg.openAgent(&l.problems)
+	} else {
+		l.cfg.checkDatabase(&l.problems)
+	}
 	drivers := l.cfg.openTargets(opts.Registry, env, l.closed, &l.problems)
 	if opts.ReadStreams {
 		l.cfg.openStreams(env, &l.problems)

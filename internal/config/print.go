@@ -73,7 +73,7 @@ func (c *Config) Values() []Value {
 	add := func(path, value string) {
 		values = append(values, Value{Key: path, Value: value, Origin: c.origins[path].String()})
 	}
-	for _, k := range globalKnobs() {
+	for _, k := range globals(c.agent) {
 		add(k.path, k.get(c))
 	}
 	for i := range c.Streams.Tokens {
@@ -83,7 +83,7 @@ func (c *Config) Values() []Value {
 	}
 	for i := range c.Targets {
 		t := &c.Targets[i]
-		for _, k := range targetKnobs() {
+		for _, k := range targets(c.agent) {
 			add(targetPath(i, k.path), k.get(t))
 			if k.path != "driver" {
 				continue
