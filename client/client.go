@@ -241,6 +241,13 @@ func (c *Client) accept(resp *http.Response) error {
 	return nil
 }
 
+// Installation returns the id of the database behind the server, as the first response or the store of an informer named it; "" before.
+func (c *Client) Installation() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.installation
+}
+
 func (c *Client) token() (string, error) {
 	text, err := os.ReadFile(c.tokenFile)
 	if err != nil {

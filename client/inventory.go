@@ -66,6 +66,21 @@ func (c *Controller) inventory() (r Report, err error) {
 	return r, nil
 }
 
+// Applied returns the objects of which the newest result is Applied, for the spec that they have now.
+func (c *Controller) Applied() (applied []Ref) {
+	i := c.informer
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	for resource, objects := range i.cache.objects {
+		for key, e := range objects {
+			if e.applied == i.epoch && i.controller(resource) == c {
+				applied = append(applied, Ref{resource, key})
+			}
+		}
+	}
+	return applied
+}
+
 // newestLocked returns the newest failure of an object or delete, or that there is none.
 func (c *Controller) newestLocked(r Ref, version int64, none string) Observation {
 	o := Observation{Resource: r.Resource, Key: r.Key, Version: cmp.Or(version, c.informer.head), State: StateProgressing, Message: none}

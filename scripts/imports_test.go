@@ -41,6 +41,14 @@ var arrows = []struct {
 		not:  []string{"github.com/jackc/pgx", module + "internal/store", module + "internal/database", module + "internal/config", module + "internal/apply"},
 		why:  "a program without PostgreSQL uses it",
 	},
+	{
+		from: []string{"internal/agent"},
+		not: []string{
+			module + "internal/server", module + "internal/stream", module + "internal/watch", module + "internal/apply", module + "internal/outbox",
+			module + "internal/lease", module + "internal/store", module + "internal/database", "github.com/jackc/pgx",
+		},
+		why: "it works without a database",
+	},
 	{from: []string{"internal/driver/postgres"}, not: []string{module + "internal/store"}, why: "the other database is not ours"},
 	{from: []string{"client"}, not: []string{module + "internal", "github.com/jackc/pgx"}, why: "it is for programs without a database"},
 	{from: []string{"internal", "cmd", "examples", "bench"}, except: []string{"internal/pgtest"}, not: []string{module + "internal/pgtest"}, why: "only tests start test servers"},

@@ -8,27 +8,31 @@ import (
 	"github.com/pgreconciler/reconciler/internal/config"
 )
 
-func (a *app) configCommand() *cobra.Command {
+func (a *app) configCommand(agent bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Show the configuration",
 		Args:  a.subcommand,
 		RunE:  group,
 	}
-	cmd.AddCommand(a.configPrintCommand())
+	cmd.AddCommand(a.configPrintCommand(agent))
 	return cmd
 }
 
-func (a *app) configPrintCommand() *cobra.Command {
+func (a *app) configPrintCommand(agent bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "Print every value in effect, and where it comes from",
 		Long:  "Prints every value in effect, and where it comes from: flag, environment, file or default. Secrets are left out.",
 		Args:  a.args(0, 0),
 	}
-	a.configFlags(cmd)
+	a.configFlags(cmd, agent)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := config.Load(a.loadOptions())
+		opts := a.loadOptions()
+		if agent {
+			opts = a.agentOptions()
+		}
+		cfg, err := config.Load(opts)
 		if err := a.problems.Err(err, helpHint(cmd)); err != nil {
 			return err
 		}
@@ -39,8 +43,8 @@ func (a *app) configPrintCommand() *cobra.Command {
 
 // configFlags adds a flag for each key of the config but the URLs, which hold passwords, and the targets. Flags can be
 // seen by every user of the machine.
-func (a *app) configFlags(cmd *cobra.Command) {
-	for _, k := range config.Knobs(false) {
+func (a *app) configFlags(cmd *cobra.Command, agent bool) {
+	for _, k := range config.Knobs(agent) {
 		if strings.HasPrefix(k.Path, "targets") || k.Type == "URL" {
 			continue
 		}

@@ -22,7 +22,7 @@ const (
 const rootLong = `reconciler keeps the outside world equal to rows in PostgreSQL.
 
 Rows of tracked tables become objects in targets; see https://github.com/pgreconciler/reconciler.
-Everything but run and dev works while no process runs.
+Everything but run, agent and dev works while no process runs.
 
 Exit codes: 0 ok; 1 not converged, something differs, or the command failed; 2 wrong arguments or
 configuration; 3 the database is out of reach, or its schema or the role's rights do not fit; 4 timeout.`
@@ -54,10 +54,10 @@ func (a *app) root() *cobra.Command {
 			root.AddCommand(cmd)
 		}
 	}
-	add(groupRun, a.runCommand(), a.devCommand())
+	add(groupRun, a.runCommand(), a.agentCommand(), a.devCommand())
 	add(groupLook, a.statusCommand(), a.topCommand(), a.waitCommand(), a.watchCommand(), a.explainCommand(), a.diffCommand(), a.doctorCommand(), a.benchCommand())
 	add(groupSteer, a.applyCommand(), a.syncCommand(), a.retryCommand(), a.pauseCommand(), a.resumeCommand(), a.approveCommand(), a.acknowledgeCommand(), a.releaseCommand())
-	add(groupSetUp, a.migrateCommand(), a.trackCommand(), a.untrackCommand(), a.grantCommand(), a.configCommand())
+	add(groupSetUp, a.migrateCommand(), a.trackCommand(), a.untrackCommand(), a.grantCommand(), a.configCommand(false))
 	root.AddCommand(a.versionCommand())
 	return root
 }

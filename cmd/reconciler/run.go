@@ -34,7 +34,7 @@ func (a *app) runCommand() *cobra.Command {
 			"Any number of processes may run against one database: they share the targets out.\nA target must have the same options in each of them.",
 		Args: a.args(0, 0),
 	}
-	a.configFlags(cmd)
+	a.configFlags(cmd, false)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return a.run(cmd) }
 	return cmd
 }

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// Requests are short: one that is not read by then is nobody's.
+	// Requests are short: a client that has not sent its request by then has gone.
 	headerTimeout = 5 * time.Second
 	readTimeout   = 5 * time.Second
 	writeTimeout  = time.Minute
@@ -57,7 +57,7 @@ func (s *Server) Listen(ctx context.Context, at Address) error {
 	if err != nil {
 		return &ListenError{Key: at.Key, Addr: at.Addr, err: err}
 	}
-	// With port 0 nobody would know otherwise.
+	// With port 0 only this line has the port.
 	s.log.Info("listening", "key", at.Key, "address", l.Addr().String())
 	if s.listening != nil {
 		s.listening(at.Key, l.Addr().String())

@@ -1,0 +1,81 @@
+package agent
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const identityFile = "agent.json"
+
+// identity is what the state directory keeps of the agent as a whole.
+type identity struct {
+	path string
+
+	mu sync.Mutex // guards what follows
+	// Term is the fencing term of this run, which is greater than that of each run before: the time of day in microseconds, as the
+	// daemon's is when a target begins anew, or one more than the last one if the clock has gone back. Receivers that keep terms
+	// refuse lower ones.
+	Term int64 `json:"term"`
+	// Home is the installation whose stream the agent followed first. Drivers mark with it what is theirs. It outlives --adopt,
+	// and an agent whose state is lost finds its own mark again.
+	Home string `json:"home,omitempty"`
+}
+
+// openIdentity reads the file, and begins the next term.
+func openIdentity(dir string, now time.Time) (*identity, error) {
+	id := &identity{path: filepath.Join(dir, identityFile)}
+	text, err := os.ReadFile(id.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err == nil {
+		if err := json.Unmarshal(text, id); err != nil {
+			return nil, fmt.Errorf("%s cannot be read: %w: remove it, and it is made anew", id.path, err)
+		}
+	}
+	id.Term = max(id.Term+1, now.UnixMicro())
+	return id, id.write()
+}
+
+// home returns Home, which is this installation if there was none before.
+func (id *identity) home(installation string) (string, error) {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.Home != "" {
+		return id.Home, nil
+	}
+	id.Home = installation
+	return id.Home, id.write()
+}
+
+// write replaces the file, whole or not at all.
+func (id *identity) write() error {
+	text, err := json.Marshal(id)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(id.path), "."+identityFile+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), id.path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}

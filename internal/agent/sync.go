@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// existing lists what the far side has. On the way it finds what is missing there or different, and has it applied again; what is
+// there and not wanted is the controller's to find, and its guard's to hold.
+func (s *session) existing(ctx context.Context) iter.Seq2[client.Ref, error] {
+	return func(yield func(client.Ref, error) bool) {
+		s.start(ctx)
+		applied := map[client.Ref]struct{}{} // before the listing: what is applied from now on may be missing in it
+		for _, at := range s.controller.Applied() {
+			applied[at] = struct{}{}
+		}
+		var different []client.Ref
+		for _, resource := range s.informer.Resources() {
+			for one, err := range driver.List(ctx, s.lister, resource) {
+				if err != nil {
+					err = fmt.Errorf("list resource %s: %s", resource, short(err))
+					s.noteSync(err)
+					yield(client.Ref{}, err)
+					return
+				}
+				at := client.Ref{Resource: resource, Key: one.Key}
+				if _, ok := applied[at]; ok && s.differs(at, one) {
+					different = append(different, at)
+				}
+				delete(applied, at)
+				if !yield(at, nil) {
+					return
+				}
+			}
+		}
+		s.drift("different", different)
+		missing := make([]client.Ref, 0, len(applied))
+		for at := range applied {
+			missing = append(missing, at)
+		}
+		s.drift("missing", missing)
+		s.noteSync(nil)
+		signal(s.listed)
+	}
+}
+
+// noteSync notes what came of a listing.
+func (t *target) noteSync(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.unlist = "the sync failed: " + err.Error()
+		return
+	}
+	t.synced, t.unlist = time.Now(), ""
+}
+
+// differs reports whether the far side has another content than the object's spec.
+func (s *session) differs(at client.Ref, one driver.Listed) bool {
+	object, wanted := s.informer.Object(at.Resource, at.Key)
+	return wanted && len(one.Hashes) > 0 && !slices.Contains(one.Hashes, driver.HashSpec(object.Spec))
+}
+
+// drift has objects applied again.
+func (s *session) drift(kind string, objects []client.Ref) {
+	s.metrics.drift.WithLabelValues(s.cfg.Name, kind).Add(float64(len(objects)))
+	if len(objects) > 0 {
+		s.log.Info("drift_found", "kind", kind, "objects", len(objects))
+		s.controller.Enqueue(objects...)
+	}
+}

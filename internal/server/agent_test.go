@@ -1,0 +1,96 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/agent"
+	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// agent runs an agent of one target until the test ends or the function that it returns is called.
+func (w *world) agent(address, name string, drv driver.Driver) (stop func()) {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	text, err := json.Marshal(map[string]any{
+		"server": "http://" + address, "name": "host-" + name, "state_dir": dir + "/state", "listen": "off",
+		"targets": []any{map[string]any{"name": name, "driver": "far"}},
+	})
+	require.NoError(w.t, err)
+	path := filepath.Join(dir, "agent.json")
+	require.NoError(w.t, os.WriteFile(path, text, 0o600))
+	open := func(string, driver.Options, driver.Env) (driver.Driver, error) { return drv, nil }
+	cfg, drivers, err := config.LoadAndOpen(config.LoadOptions{Path: path, Agent: true, Registry: driver.Registry{{Name: "far", Open: open}}}, driver.Env{})
+	require.NoError(w.t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	a := agent.New(agent.Options{
+		Config: cfg, Drivers: drivers, Version: "1.2.0", Registry: prometheus.NewRegistry(),
+		Logger: slog.New(slog.NewTextHandler(w.log, nil)),
+	})
+	go func() {
+		defer close(ended)
+		if err := a.Run(ctx); err != nil {
+			w.t.Errorf("agent of %s: %v", name, err)
+		}
+	}()
+	stop = func() { cancel(); <-ended }
+	w.t.Cleanup(stop)
+	return stop
+}
+
+// A5: a rollout goes from target to target by what agents report, and stops at the one that fails, or that is not healthy.
+func TestRolloutFollowsAgents(t *testing.T) {
+	t.Parallel()
+	w, place, eu, us := regions(t)
+	asia := &patient{place: place, says: ill}
+	w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(t, "asia"), acked(t, "eu"), acked(t, "us"))
+	address := w.address("streams.listen")
+	w.agent(address, "asia", asia)
+	w.agent(address, "eu", eu)
+	w.agent(address, "us", us)
+	w.wait()
+	w.settled("asia far 1, eu far 1, us far 1",
+		`SELECT string_agg(format('%s %s %s', target, driver, objects), ', ' ORDER BY target) FROM reconciler.agents`)
+
+	w.release()
+	w.settled("waiting for asia: not healthy: 2 of 5 are ready", euWaits)
+	place.eventually(t, map[string]string{"app/1": `["v2", null]`})
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	eu.set(func(context.Context, call) driver.Outcome {
+		return driver.Terminal(errors.New("no room"))
+	})
+	asia.is(healthy)
+	w.settled("failed", `SELECT state FROM reconciler.applies`)
+	require.Equal(t, "eu failed: 2: no room", w.text(`SELECT error FROM reconciler.apply_status`))
+	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
+}
+
+// A4: commands reach an agent by way of the stream, also those that were given while it was away.
+func TestAgentObeysCommandsOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	w, _, eu, _ := regions(t)
+	w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(t, "eu"))
+	address := w.address("streams.listen")
+	stop := w.agent(address, "eu", eu)
+	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	w.waitFor("eu")
+
+	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
+	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 2`)
+	w.settled("failing no room", `SELECT state || ' ' || last_error FROM reconciler.objects WHERE target = 'eu'`)
+	eu.set(nil)
+	w.db.Exec(t, `SELECT reconciler.retry('eu')`)
+	eu.eventually(t, map[string]string{"app/2": `["v2", null]`})
+	w.waitFor("eu")
+	stop()
+}
