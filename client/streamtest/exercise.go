@@ -50,7 +50,7 @@ func Exercise(t *testing.T, server string) {
 
 type exercise struct {
 	server, target, path string
-	protocol             int // of the newest response; 0: it has none, and the server is one from before controls
+	protocol             int // of the newest response
 
 	objects map[id]client.Object // of the snapshot
 	within  []string             // bookmarks inside it
@@ -82,7 +82,9 @@ func (e *exercise) get(t *testing.T, status int, path string, protocol ...int) (
 	if resp.Header.Get("Reconciler-Installation") == "" {
 		t.Errorf("GET %s: there is no header Reconciler-Installation", path)
 	}
-	e.protocol, _ = strconv.Atoi(resp.Header.Get("Reconciler-Protocol"))
+	if e.protocol, err = strconv.Atoi(resp.Header.Get("Reconciler-Protocol")); err != nil {
+		t.Errorf("GET %s: the header Reconciler-Protocol is not a number: %v", path, err)
+	}
 	var failure struct {
 		Error string `json:"error"`
 	}
@@ -103,7 +105,7 @@ func (e *exercise) frames(t *testing.T, query string) (frames []client.Frame) {
 		if err := json.Unmarshal(lines.Bytes(), &f); err != nil {
 			t.Fatalf("a line is not a frame: %v: %s", err, lines.Bytes())
 		}
-		if problem := e.check(f); problem != "" {
+		if problem := check(f); problem != "" {
 			t.Errorf("%s: %s", problem, lines.Bytes())
 		}
 		frames = append(frames, f)
@@ -115,7 +117,7 @@ func (e *exercise) frames(t *testing.T, query string) (frames []client.Frame) {
 }
 
 // check returns what is wrong with a frame.
-func (e *exercise) check(f client.Frame) string {
+func check(f client.Frame) string {
 	named := f.Resource != "" && f.Key != ""
 	hash := sha256.Sum256(f.Spec)
 	switch f.Type {
@@ -135,19 +137,19 @@ func (e *exercise) check(f client.Frame) string {
 			return "a frame needs a reason, and a keep resource and key"
 		}
 	case client.EndOfSnapshot, client.Checkpoint:
-		return e.checkPlace(f)
+		return checkPlace(f)
 	default:
 	}
 	return ""
 }
 
 // checkPlace returns what is wrong with a frame that has a bookmark.
-func (e *exercise) checkPlace(f client.Frame) string {
+func checkPlace(f client.Frame) string {
 	within := f.Type == client.Checkpoint && f.Version == 0
 	switch {
 	case f.Bookmark == "":
 		return "a frame needs a bookmark"
-	case e.protocol > 0 && (f.Controls == nil) != within:
+	case (f.Controls == nil) != within:
 		return "a frame needs controls, unless it is within a snapshot"
 	}
 	return ""
@@ -253,9 +255,7 @@ func (e *exercise) refuses(t *testing.T) {
 		e.get(t, http.StatusBadRequest, e.path+query)
 	}
 	e.get(t, http.StatusNotFound, "/v1/there-is-nothing-here")
-	if e.protocol > 0 {
-		e.get(t, http.StatusBadRequest, e.path, e.protocol+1)
-	}
+	e.get(t, http.StatusBadRequest, e.path, e.protocol+1)
 }
 
 // follows: the package client sees the same.
