@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -136,15 +137,21 @@ type product struct {
 
 // run starts the product with these targets, and returns at once.
 func (l *lab) run(targets ...map[string]any) (*product, error) {
-	file := filepath.Join(l.dir, "reconciler.json")
-	text, err := json.Marshal(map[string]any{"database_url": l.url, "listen": "off", "log": map[string]any{"level": "warn"}, "targets": targets})
+	return l.start("run", map[string]any{"database_url": l.url, "listen": "off", "targets": targets})
+}
+
+// start starts a command of the product with a config, and returns at once.
+func (l *lab) start(command string, config map[string]any) (*product, error) {
+	config["log"] = map[string]any{"level": "warn"}
+	file := filepath.Join(l.dir, command+".json")
+	text, err := json.Marshal(config)
 	if err != nil {
 		return nil, err
 	}
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return nil, err
 	}
-	p := &product{cmd: exec.Command(l.binary, "run", "-c", file), ended: make(chan error, 1)} //nolint:noctx // it is stopped by a signal
+	p := &product{cmd: exec.Command(l.binary, command, "-c", file), ended: make(chan error, 1)} //nolint:noctx // it is stopped by a signal
 	p.cmd.Stdout, p.cmd.Stderr = os.Stderr, os.Stderr
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", l.binary, err)
@@ -172,9 +179,18 @@ func (l *lab) begin(ctx context.Context, schema []string, targets ...map[string]
 func (p *product) stop() error {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
 	if err := <-p.ended; err != nil {
-		return fmt.Errorf("reconciler run: %w", err)
+		return fmt.Errorf("reconciler %s: %w", p.cmd.Args[1], err)
 	}
 	return nil
+}
+
+// freeAddress returns an address that nothing listens on.
+func freeAddress(ctx context.Context) (string, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a port: %w", err)
+	}
+	return listener.Addr().String(), listener.Close()
 }
 
 // discard is a target that takes everything at once.

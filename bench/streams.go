@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
 	"time"
@@ -71,12 +70,10 @@ func benchStreams(ctx context.Context, l *lab) ([]Figure, error) {
 		`SELECT reconciler.track('streamed', 'streamed', '{id}', '''stream''')`, `VACUUM ANALYZE`)...); err != nil {
 		return nil, err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	address, err := freeAddress(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("find a port: %w", err)
+		return nil, err
 	}
-	address := listener.Addr().String()
-	_ = listener.Close()
 	serve, err := streaming(address)
 	if err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// child is a running `reconciler run`.
+// child is a running `reconciler run` or `reconciler agent`.
 type child struct {
 	cmd      *exec.Cmd
 	expected atomic.Bool   // somebody ended it on purpose
@@ -20,9 +20,9 @@ type child struct {
 	err      error
 }
 
-// startChild starts `reconciler run`, whose log goes to a file. lost is told when it ends by itself.
-func startChild(binary, config string, log *os.File, lost func(error)) (*child, error) {
-	c := &child{cmd: exec.Command(binary, "run", "-c", config), ended: make(chan struct{})} //nolint:noctx // kill and terminate end it
+// startChild starts a command of reconciler, whose log goes to a file. It calls lost when the process ends by itself.
+func startChild(binary, command, config string, log *os.File, lost func(error)) (*child, error) {
+	c := &child{cmd: exec.Command(binary, command, "-c", config), ended: make(chan struct{})} //nolint:noctx // kill and terminate end it
 	c.cmd.Stdout, c.cmd.Stderr = log, log
 	detach(c.cmd)
 	started := make(chan error, 1)
@@ -38,11 +38,11 @@ func startChild(binary, config string, log *os.File, lost func(error)) (*child, 
 		}
 		c.err = c.cmd.Wait()
 		if !c.expected.Load() {
-			lost(fmt.Errorf("`reconciler run` ended by itself: %w", orSuccess(c.err)))
+			lost(fmt.Errorf("`reconciler %s` ended by itself: %w", command, orSuccess(c.err)))
 		}
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("start `reconciler run`: %w", err)
+		return nil, fmt.Errorf("start `reconciler %s`: %w", command, err)
 	}
 	return c, nil
 }

@@ -35,10 +35,14 @@ type demo struct {
 	server *devdb.Server
 	pool   *pgxpool.Pool
 	config string // path of reconciler.yaml
+	line   *line  // from the agent to the daemon
 	places []place
 	hook   *hook
 	child  *child
+	agent  *child
 	log    *os.File
+
+	agentConfig string // path of agent.yaml
 
 	released int64 // number of the apply
 }
@@ -62,6 +66,7 @@ func (d *demo) run(ctx context.Context) error {
 		{"Rows are deleted and changed with triggers disabled, and files by hand", d.behindTriggers},
 		{"kill -9 in the middle of a burst", d.killed},
 		{"A target fails while the others flow", d.failing},
+		{"An agent is cut off", d.cutOff},
 		{"A release rolls from region to region, and one refuses it", d.release},
 		{"wait and explain", d.waitAndExplain},
 		{"SIGTERM in the middle of a burst", d.drained},
@@ -120,8 +125,13 @@ func lastLines(path string, n int) string {
 
 // clean ends and removes everything that was started, in whatever state it is.
 func (d *demo) clean(ctx context.Context) error {
-	if d.child != nil {
-		d.child.kill()
+	for _, c := range []*child{d.agent, d.child} {
+		if c != nil {
+			c.kill()
+		}
+	}
+	if d.line != nil {
+		d.line.close()
 	}
 	if d.hook != nil {
 		d.hook.close()
@@ -160,7 +170,7 @@ func (d *demo) openLog() (err error) {
 
 // start starts `reconciler run`.
 func (d *demo) start() (err error) {
-	d.child, err = startChild(d.binary, d.config, d.log, d.cancel)
+	d.child, err = startChild(d.binary, "run", d.config, d.log, d.cancel)
 	return err
 }
 

@@ -1,6 +1,6 @@
 // Command demo shows on one machine, in less than two minutes and with figures, what reconciler does: it starts a
 // throwaway PostgreSQL, loads the fleet example, runs the built binary as a process of its own, and then changes rows,
-// switches a region off, deletes behind the triggers' back, kills, lets a target fail, and rolls a release that one target refuses. At the end it compares every
+// switches a region off, deletes behind the triggers' back, kills, lets a target fail, cuts an agent off, and rolls a release that one target refuses. At the end it compares every
 // file with the rows and prints the verdict. scripts/demo.sh sets up what it needs; `make demo` calls that.
 //
 // It exits with 0 when every step did what it should and every file is as the rows want it, else with 1; with 130

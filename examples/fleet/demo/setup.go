@@ -20,12 +20,15 @@ const (
 	poolConns = 8
 )
 
-// odd adds a region that is a webhook, and policies with names that no file may have.
+// odd adds a region that is a webhook, one that an agent applies, and policies with names that no file may have.
 const odd = `
 INSERT INTO fleet.regions (code, name) VALUES ('edge', 'A partner, by webhook');
 INSERT INTO fleet.network_policies (name, workspace_id, region, direction, action, cidr, port) VALUES
 	('../../../../etc/passwd', 1, 'eu-west', 'ingress', 'deny', '10.9.0.0/24', 22), ('.hidden', 2, 'us-east', 'ingress', 'deny', '10.9.1.0/24', NULL),
-	('-rf /', 3, 'ap-south', 'egress', 'allow', '::/0', NULL), ('Zürich office: 2nd floor', 4, NULL, 'ingress', 'allow', '10.9.2.0/24', 443)`
+	('-rf /', 3, 'ap-south', 'egress', 'allow', '::/0', NULL), ('Zürich office: 2nd floor', 4, NULL, 'ingress', 'allow', '10.9.2.0/24', 443);
+INSERT INTO fleet.regions (code, name) VALUES ('far-north', 'Behind a firewall, by an agent');
+INSERT INTO fleet.topologies (deployment_id, region)
+SELECT deployment_id, 'far-north' FROM fleet.topologies WHERE region = 'eu-west' AND desired_status = 'running' ORDER BY id DESC LIMIT 40`
 
 // setUp starts a server, fills it, and writes the config.
 func (d *demo) setUp(ctx context.Context) (err error) {
@@ -52,6 +55,9 @@ func (d *demo) setUp(ctx context.Context) (err error) {
 	}
 	d.screen.figure("PostgreSQL", "%s with fsync, started in %s", d.server.Version, seconds(time.Since(began)))
 	if d.hook, err = openHook(ctx); err != nil {
+		return err
+	}
+	if d.line, err = openLine(ctx); err != nil {
 		return err
 	}
 	return d.load(ctx)
@@ -102,7 +108,7 @@ const edge = `  - name: edge
     backoff: {min: 250ms, max: 4s}
 `
 
-// configure writes the example's config, with one target more.
+// configure writes the example's config, with two targets more, and that of the agent.
 func (d *demo) configure(example examples.Example) error {
 	dir := filepath.Join(d.server.Dir, "regions")
 	text, err := example.Config(d.server.URL(database), dir)
@@ -110,16 +116,16 @@ func (d *demo) configure(example examples.Example) error {
 		return err
 	}
 	d.config = filepath.Join(d.server.Dir, "reconciler.yaml")
-	text = "listen: off\n" + text + fmt.Sprintf(edge, d.hook.url())
+	text = "listen: off\n" + text + fmt.Sprintf(edge, d.hook.url()) + fmt.Sprintf(farTarget, d.line.to)
 	if err := os.WriteFile(d.config, []byte(text), 0o600); err != nil {
 		return fmt.Errorf("write the config: %w", err)
 	}
-	for _, name := range []string{"eu-west", "us-east", "ap-south"} {
+	for _, name := range []string{"eu-west", "us-east", "ap-south", farRegion} {
 		p := place{name: name, dir: filepath.Join(dir, name)}
 		if err := os.MkdirAll(p.dir, 0o700); err != nil {
 			return fmt.Errorf("make a directory for target %s: %w", name, err)
 		}
 		d.places = append(d.places, p)
 	}
-	return nil
+	return d.configureAgent(d.place(farRegion).dir)
 }

@@ -110,11 +110,16 @@ func (d *demo) verdict(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the process, which must end well.
+// stop ends the processes, which must end well.
 func (d *demo) stop(ctx context.Context) error {
-	code, _, err := d.child.terminate(ctx)
-	if err == nil && code != 0 {
-		err = fmt.Errorf("after SIGTERM `reconciler run` ended with exit code %d", code)
+	for _, c := range []*child{d.agent, d.child} {
+		code, _, err := c.terminate(ctx)
+		if err == nil && code != 0 {
+			err = fmt.Errorf("after SIGTERM `reconciler %s` ended with exit code %d", c.cmd.Args[1], code)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }

@@ -1,0 +1,292 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/measure"
+)
+
+const (
+	near = "near" // the resource of a target that the daemon calls
+	far  = "far"  // the resource of a target that an agent calls
+	// farAway is the round trip time of a distant agent.
+	farAway = 100 * time.Millisecond
+)
+
+// farSide is the webhook that both targets call.
+type farSide struct {
+	*httptest.Server
+
+	sinks map[string]*measure.Sink // by resource
+	calls atomic.Int64
+}
+
+func newFarSide() *farSide {
+	f := &farSide{sinks: map[string]*measure.Sink{near: {}, far: {}}}
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		resource, key, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
+		f.sinks[resource].Apply(r.Context(), driver.Object{Ref: driver.Ref{Key: key}})
+		f.calls.Add(1)
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	return f
+}
+
+// target is a config of one that calls the webhook.
+func (f *farSide) target(name string) map[string]any {
+	return map[string]any{"name": name, "driver": "webhook", "sync_interval": "off", "options": map[string]any{"url": f.URL}}
+}
+
+// filled waits for so many calls, and returns how long they took.
+func (f *farSide) filled(ctx context.Context, began time.Time, objects int) (float64, error) {
+	for f.calls.Load() < int64(objects) {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return time.Since(began).Seconds(), nil
+}
+
+// line leads to a server, with a delay each way.
+type line struct {
+	listener net.Listener
+	delay    time.Duration
+	bytes    atomic.Int64
+}
+
+func newLine(ctx context.Context, server string, delay time.Duration) (*line, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("find a port: %w", err)
+	}
+	l := &line{listener: listener, delay: delay}
+	go func() {
+		for {
+			in, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			out, err := (&net.Dialer{}).DialContext(ctx, "tcp", server)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			go l.carry(in, out)
+			go l.carry(out, in)
+		}
+	}()
+	return l, nil
+}
+
+func (l *line) url() string { return "http://" + l.listener.Addr().String() }
+
+// carry copies one direction. What is on its way does not delay what follows.
+func (l *line) carry(from, to net.Conn) {
+	type chunk struct {
+		data []byte
+		due  time.Time
+	}
+	way := make(chan chunk, 1024)
+	go func() {
+		defer func() { _ = to.Close() }()
+		for c := range way {
+			time.Sleep(time.Until(c.due))
+			if _, err := to.Write(c.data); err != nil {
+				_ = from.Close()
+			}
+		}
+	}()
+	defer close(way)
+	for {
+		buffer := make([]byte, 32<<10)
+		n, err := from.Read(buffer)
+		l.bytes.Add(int64(n))
+		if n > 0 {
+			way <- chunk{buffer[:n], time.Now().Add(l.delay)}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// agent starts `reconciler agent` with a new state for a target of the far side, or with the state of before.
+func (l *lab) agent(server string, target map[string]any, anew bool) (*product, error) {
+	state := filepath.Join(l.dir, "agent")
+	if anew {
+		if err := os.RemoveAll(state); err != nil {
+			return nil, err
+		}
+	}
+	return l.start("agent", map[string]any{"server": server, "state_dir": state, "listen": "off", "targets": []any{target}})
+}
+
+// benchAgent measures the first sync of an agent and its delay, each against the same driver in the daemon, and what it costs at rest.
+func benchAgent(ctx context.Context, l *lab) ([]Figure, error) {
+	objects := l.rows(10_000)
+	side := newFarSide()
+	defer side.Close()
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var lines []*line
+	for _, delay := range []time.Duration{0, farAway / 2} {
+		to, err := newLine(ctx, address, delay)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = to.listener.Close() }()
+		lines = append(lines, to)
+	}
+	var direct []float64
+	first := make([][]float64, len(lines))
+	for range l.rounds {
+		took, err := l.firstSyncs(ctx, side, objects, address, lines)
+		if err != nil {
+			return nil, err
+		}
+		direct = append(direct, took[0])
+		for i := range lines {
+			first[i] = append(first[i], took[i+1])
+		}
+	}
+	rate := func(seconds []float64) (rates []float64) {
+		for _, s := range seconds {
+			rates = append(rates, float64(objects)/s)
+		}
+		return rates
+	}
+	const against = "the same driver in the daemon"
+	what := fmt.Sprintf("first sync of %d objects by an agent", objects)
+	figures := []Figure{
+		Figure{Bench: "agent", What: what, Unit: "/s", Values: rate(first[0]), Against: against, Limits: rate(direct)}.atLeast(.7, "≥ 0.7"),
+		Figure{Bench: "agent", What: what + ", 100 ms away", Unit: "/s", Values: rate(first[1]), Against: against, Limits: rate(direct)}.atLeast(.6, "≥ 0.6"),
+	}
+	more, err := l.agentLive(ctx, side, address, lines[0])
+	return append(figures, more...), err
+}
+
+// firstSyncs returns how long a daemon and an agent at the end of each line take for the first sync.
+func (l *lab) firstSyncs(ctx context.Context, side *farSide, objects int, address string, lines []*line) ([]float64, error) {
+	if err := l.fresh(ctx, agentSchema(objects)...); err != nil {
+		return nil, err
+	}
+	side.calls.Store(0)
+	began := time.Now()
+	p, err := l.run(side.target(near))
+	if err != nil {
+		return nil, err
+	}
+	took := make([]float64, 1+len(lines))
+	took[0], err = side.filled(ctx, began, objects)
+	if err := errors.Join(err, p.stop()); err != nil {
+		return nil, err
+	}
+	if p, err = l.serveStream(address); err != nil {
+		return nil, err
+	}
+	defer func() { _ = p.stop() }()
+	if err := l.settled(ctx); err != nil {
+		return nil, err
+	}
+	for i, to := range lines {
+		side.calls.Store(0)
+		began := time.Now()
+		a, err := l.agent(to.url(), side.target(far), true)
+		if err != nil {
+			return nil, err
+		}
+		took[i+1], err = side.filled(ctx, began, objects)
+		if err := errors.Join(err, a.stop()); err != nil {
+			return nil, err
+		}
+	}
+	return took, nil
+}
+
+// agentLive measures single changes, and an agent at rest.
+func (l *lab) agentLive(ctx context.Context, side *farSide, address string, to *line) ([]Figure, error) {
+	if err := l.fresh(ctx, agentSchema(writtenRows)...); err != nil {
+		return nil, err
+	}
+	side.calls.Store(0)
+	p, err := l.serveStream(address, side.target(near))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = p.stop() }()
+	if err := l.settled(ctx); err != nil {
+		return nil, err
+	}
+	a, err := l.agent(to.url(), side.target(far), true)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = a.stop() }()
+	if _, err := side.filled(ctx, time.Now(), 2*writtenRows); err != nil {
+		return nil, err
+	}
+	values := map[string][]float64{}
+	for range l.rounds {
+		for _, name := range []string{near, far} {
+			times, err := measure.Changes(ctx, side.sinks[name], l.pace(name, slowRate, l.rows(200)))
+			if err != nil {
+				return nil, err
+			}
+			values[name+" p50"] = append(values[name+" p50"], measure.Percentile(times, .5))
+			values[name+" p99"] = append(values[name+" p99"], measure.Percentile(times, .99))
+		}
+	}
+	var figures []Figure
+	for _, point := range []string{"p50", "p99"} {
+		figures = append(figures, Figure{
+			Bench: "agent", What: "20 changes/s, commit to call of an agent, " + point, Unit: "ms", Values: values[far+" "+point],
+			Against: "the same driver in the daemon", Limits: values[near+" "+point],
+		}.atMost(2, "≤ 2"))
+	}
+	rest := max(time.Second, time.Duration(l.scale*float64(time.Minute)))
+	bytes := to.bytes.Load()
+	time.Sleep(rest)
+	bytes = to.bytes.Load() - bytes
+	_, now, err := memoryOf(a.cmd.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	what := "agent at rest with " + strconv.Itoa(writtenRows) + " objects: "
+	return append(figures,
+		Figure{Bench: "agent", What: what + "memory", Unit: "MiB", Values: []float64{now}}.atMost(30, "≤ 30 MiB"),
+		Figure{Bench: "agent", What: what + "traffic", Unit: "bytes/s", Values: []float64{float64(bytes) / rest.Seconds()}}.atMost(200, "≤ 200 bytes/s")), nil
+}
+
+// agentSchema makes two tables with so many rows, one for the daemon's target and one for the agent's.
+func agentSchema(rows int) (statements []string) {
+	for _, name := range []string{near, far} {
+		statements = append(statements, fmt.Sprintf(`CREATE TABLE %[1]s (id int PRIMARY KEY, payload text NOT NULL DEFAULT repeat('x', 100), n int NOT NULL DEFAULT 0) WITH (fillfactor = 50);
+			INSERT INTO %[1]s SELECT generate_series(1, %[2]d);
+			SELECT reconciler.track('%[1]s', '%[1]s', '{id}', '''%[1]s''')`, name, rows))
+	}
+	return append(statements, `VACUUM ANALYZE`, `CHECKPOINT`)
+}
+
+// serveStream starts a daemon that serves the agent's target, and has others.
+func (l *lab) serveStream(address string, targets ...map[string]any) (*product, error) {
+	targets = append(targets, map[string]any{"name": far, "driver": "stream", "sync_interval": "off"})
+	return l.start("run", map[string]any{
+		"database_url": l.url, "listen": "off", "streams": map[string]any{"listen": address}, "targets": targets,
+	})
+}
