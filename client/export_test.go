@@ -61,5 +61,5 @@ func (s *Store) Transactions() (n int) {
 func (i *Informer) SaveWhile(during func()) error {
 	h, records := i.unsaved()
 	during()
-	return i.saved(i.opts.Store.save(h, records))
+	return i.saved(records, i.opts.Store.save(h, records))
 }

@@ -16,7 +16,8 @@ type InformerOptions struct {
 	Store     *Store   // keeps the objects on disk, so that a restart needs no server; nil: none
 
 	// WriteAhead has no handler begin for a new or changed object before the store has it. So the store has every object that a handler was
-	// called for until its delete was made, also after a crash. While the store cannot be written, these objects wait. It needs Store.
+	// called for until its delete was made, and none that is older than what a handler has seen, also after a crash. Until an object is
+	// written, Get and Object return the one before. While the store cannot be written, what has changed waits. It needs Store.
 	WriteAhead bool
 	// SameStream has Run return ErrStream when the server has another stream than the one that the objects are of, instead of following it.
 	SameStream bool
@@ -64,6 +65,15 @@ type Informer struct {
 
 	// What the store does not have yet, and what is being written. Handlers wait for those that are true.
 	dirty, writing map[Ref]bool
+	// With WriteAhead, what the store has of objects that have changed since. Handlers see that.
+	written map[Ref]written
+}
+
+// written is an object as the store has it, while there is a newer one.
+type written struct {
+	entry
+
+	due bool // no handler has begun for it
 }
 
 // deleted is what a controller must know about an object that is gone.
@@ -81,7 +91,7 @@ func NewInformer(c *Client, target string, opts InformerOptions) *Informer {
 		client: c, target: target, opts: opts, synced: make(chan struct{}), kick: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		indexes: map[string][]*index{}, mappers: map[string][]mapper{}, controllers: map[string]*Controller{},
 		cache: newCache(), before: map[Ref]entry{}, kept: map[Ref]struct{}{}, tombstones: map[Ref]deleted{},
-		snapshot: true, epoch: 1, turned: make(chan struct{}), dirty: map[Ref]bool{},
+		snapshot: true, epoch: 1, turned: make(chan struct{}), dirty: map[Ref]bool{}, written: map[Ref]written{},
 	}
 	i.status.Waiting = "Run has not begun"
 	if opts.Prefix != "" && len(opts.Resources) != 1 {
@@ -229,6 +239,14 @@ func (i *Informer) entry(r Ref) entry {
 	return i.cache.get(r)
 }
 
+// seen returns what handlers see of an object. It needs mu.
+func (i *Informer) seen(r Ref) entry {
+	if w, ok := i.written[r]; ok {
+		return w.entry
+	}
+	return i.cache.get(r)
+}
+
 func (i *Informer) upsert(r Ref, f Frame) {
 	if len(f.Spec) == 0 {
 		i.client.log.Error("object_without_spec", "target", i.target, "resource", r.Resource, "key", r.Key)
@@ -283,6 +301,9 @@ func (i *Informer) change(r Ref, old, now entry, gone *deleted) {
 	delete(i.kept, r)
 	if !same {
 		i.noteDirty(r, true)
+		if _, ok := i.written[r]; i.opts.WriteAhead && i.primed && !ok {
+			i.written[r] = written{entry: e}
+		}
 	}
 	snapshot := i.snapshot
 	if _, noted := i.before[r]; snapshot && i.primed && !noted {

@@ -26,7 +26,7 @@ func For[T any](i *Informer, resource string) *Objects[T] {
 // object cannot be decoded.
 func (o *Objects[T]) Get(key string) (object T, found bool, err error) {
 	o.informer.mu.RLock()
-	spec := o.informer.cache.get(Ref{o.resource, key}).spec
+	spec := o.informer.seen(Ref{o.resource, key}).spec
 	o.informer.mu.RUnlock()
 	if spec == "" {
 		return object, false, nil
@@ -41,7 +41,9 @@ func (o *Objects[T]) Get(key string) (object T, found bool, err error) {
 // Object returns an object as the server sent it, with its Spec, Version and Hash, and false if there is none. Before the informer is
 // synced that proves nothing.
 func (i *Informer) Object(resource, key string) (Object, bool) {
-	e := i.entry(Ref{resource, key})
+	i.mu.RLock()
+	e := i.seen(Ref{resource, key})
+	i.mu.RUnlock()
 	if e.spec == "" {
 		return Object{}, false
 	}

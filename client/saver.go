@@ -134,7 +134,7 @@ func (i *Informer) saveNow() error {
 	if h.Bookmark == "" {
 		return nil
 	}
-	return i.saved(i.opts.Store.save(h, records))
+	return i.saved(records, i.opts.Store.save(h, records))
 }
 
 // unsaved returns what the store does not have.
@@ -158,31 +158,27 @@ func (i *Informer) unsaved() (h head, records map[Ref]record) {
 	}, records
 }
 
-// saved takes over whether the store has that now.
-func (i *Informer) saved(err error) error {
+// saved takes over whether the store has that now, and has controllers look at what waited for it. An object that has changed again is
+// handled as it was written: one that changes all the time would never be handled otherwise.
+func (i *Informer) saved(records map[Ref]record, err error) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	for r, waits := range i.writing {
 		switch {
 		case err != nil:
 			i.dirty[r] = i.dirty[r] || waits
-		case waits:
-			i.writtenLocked(r)
+			continue
+		case i.dirty[r]:
+			i.written[r] = written{entry: records[r].entry, due: true}
+		default:
+			delete(i.written, r)
+		}
+		if c := i.controller(r.Resource); c != nil && waits {
+			c.queue.add(r)
 		}
 	}
 	i.writing = nil
 	return err
-}
-
-// writtenLocked has a controller look at an object that waited for the store. An object that has changed again in between does not wait
-// again: one that changes all the time would never be handled.
-func (i *Informer) writtenLocked(r Ref) {
-	if i.dirty[r] {
-		i.dirty[r] = false
-	}
-	if c := i.controller(r.Resource); c != nil {
-		c.queue.add(r)
-	}
 }
 
 // recordOf returns what the store must have of an object. It needs mu.

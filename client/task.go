@@ -11,12 +11,15 @@ type task struct {
 // claim returns what a handler will make of an object. It returns false for an object that the far side must keep as it is: nothing is
 // known of it, its delete waits, or the store does not have it yet.
 func (i *Informer) claim(r Ref) (t task, ok bool) {
-	i.mu.RLock()
-	defer i.mu.RUnlock()
-	if i.unwritten(r) {
-		return t, false // the saver adds it to the queue again
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if w := i.written[r]; i.unwritten(r) {
+		if !w.due || w.spec == "" {
+			return t, false // the saver adds it to the queue again
+		}
+		i.written[r] = written{entry: w.entry}
 	}
-	if e := i.cache.get(r); e.spec != "" {
+	if e := i.seen(r); e.spec != "" {
 		return task{entry: e, epoch: i.epoch}, true
 	}
 	gone, ok := i.tombstones[r]

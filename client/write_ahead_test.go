@@ -89,7 +89,7 @@ func TestWriteAheadCostsOneTransactionForEachCheckpoint(t *testing.T) {
 	})
 }
 
-// An object that changes again while it is written does not wait again: one that changes all the time would never be handled.
+// An object that changes again while it is written is handled as it was written: one that changes all the time would never be handled otherwise.
 func TestWriteAheadHandlesAnObjectThatChangesAllTheTime(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		store := openStore(t, filepath.Join(t.TempDir(), "objects"))
@@ -113,10 +113,47 @@ func TestWriteAheadHandlesAnObjectThatChangesAllTheTime(t *testing.T) {
 		}))
 		synctest.Wait()
 		require.Equal(t, []string{"app/1"}, w.called())
+		require.Equal(t, map[client.Ref]string{{Resource: "app", Key: "1"}: "1"}, w.state())
+		require.Empty(t, c.Applied(), "what was applied is not the newest")
 		change(3)
 		require.NoError(t, i.SaveWhile(func() {}))
 		synctest.Wait()
 		require.Equal(t, []string{"app/1"}, w.called())
+		require.Equal(t, map[client.Ref]string{{Resource: "app", Key: "1"}: "3"}, w.state())
+	})
+}
+
+// A handler never sees what the store does not have: after a crash, the one before would be handled after it.
+func TestHandlersSeeWhatIsWritten(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *streamtest.Server) {
+		c, err := client.New("http://127.0.0.1:1")
+		require.NoError(t, err)
+		store := openStore(t, filepath.Join(t.TempDir(), "objects"))
+		i := client.NewInformer(c, "eu", client.InformerOptions{Store: store, WriteAhead: true})
+		begun, go_ := make(chan struct{}), make(chan struct{})
+		var seen []string
+		controller := client.NewTargetController(i, func(ctx context.Context, object client.Ref) (client.Result, error) {
+			begun <- struct{}{}
+			<-go_
+			o, _ := i.Object(object.Resource, object.Key)
+			typed, _, err := client.For[int](i, object.Resource).Get(object.Key)
+			seen = append(seen, fmt.Sprintf("%s %d", o.Spec, typed))
+			return client.Applied(), err
+		})
+		start(t, controller.Run)
+		upsert := func(n int64) {
+			i.Take(t.Context(), client.Frame{Type: client.Upsert, Object: client.Object{Resource: "app", Key: "1", Version: n, Spec: []byte(fmt.Sprint(n))}})
+		}
+		upsert(1)
+		i.Take(t.Context(), client.Frame{Type: client.EndOfSnapshot, Bookmark: "b", Object: client.Object{Version: 1}})
+		for n := range 3 {
+			require.NoError(t, i.SaveWhile(func() {}))
+			<-begun
+			upsert(int64(n + 2))
+			go_ <- struct{}{}
+			synctest.Wait()
+		}
+		require.Equal(t, []string{"1 1", "2 2", "3 3"}, seen)
 	})
 }
 
