@@ -132,7 +132,7 @@ func (c *calls) revision(at client.Ref, now attempt) int64 {
 	return now.revision
 }
 
-// settle notes what came of a call.
+// settle notes the verdict of a call.
 func (c *calls) settle(at client.Ref, verdict driver.Verdict) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -50,7 +50,7 @@ func (s *session) existing(ctx context.Context) iter.Seq2[client.Ref, error] {
 	}
 }
 
-// noteSync notes what came of a listing.
+// noteSync notes whether a listing failed.
 func (t *target) noteSync(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
