@@ -70,6 +70,24 @@ func TestAgentConfigTakesFlagsBeforeVariablesBeforeTheFile(t *testing.T) {
 	require.NotContains(t, origins, "database_url")
 }
 
+// A host may run both.
+func TestVariablesOfTheOtherProgramAreIgnored(t *testing.T) {
+	t.Parallel()
+	opts, _ := setup(t, "")
+	writeFile(t, opts.Dir, AgentFile, agentText("targets: [{name: eu, driver: dir, options: {dir: x}}]"))
+	for agent, others := range map[bool][]string{
+		true:  {"RECONCILER_DATABASE_URL=postgres://h/d", "RECONCILER_STREAMS_LISTEN=127.0.0.1:1"},
+		false: {"RECONCILER_SERVER=https://r", "RECONCILER_STATE_DIR=/etc/state"},
+	} {
+		opts.Agent, opts.Environ = agent, others
+		_, err := Load(opts)
+		require.NoError(t, err)
+		opts.Environ = append(others, "RECONCILER_SERVERS=x")
+		_, err = Load(opts)
+		require.ErrorContains(t, err, "env RECONCILER_SERVERS: unknown variable")
+	}
+}
+
 func TestAgentConfigReportsBadInputWithPlaceAndRemedy(t *testing.T) {
 	t.Parallel()
 	const eu = "targets: [{name: eu, driver: dir, options: {dir: x}}]"

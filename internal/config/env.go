@@ -58,10 +58,15 @@ func (l *loader) applyEnv() {
 	}
 	named := l.namedByOptions()
 	for _, v := range unknown {
-		if !named[v.name] && !serviceVariable.MatchString(v.name) {
+		if !named[v.name] && !serviceVariable.MatchString(v.name) && !l.ofTheOther(v) {
 			l.problems.add(v.origin(), "", "%s", l.unknownVariableText(v.name))
 		}
 	}
+}
+
+// ofTheOther reports whether a variable is one of the daemon, for an agent, or the other way round: a host may have both.
+func (l *loader) ofTheOther(v variable) bool {
+	return slices.ContainsFunc(globals(!l.opts.Agent), func(k knob[Config]) bool { return envPrefix+envPart(k.path) == v.name })
 }
 
 func (l *loader) applyGlobal(v variable) bool {
