@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -196,6 +197,9 @@ func (c *Client) do(ctx context.Context, method string, body io.Reader, query ur
 	req.Header.Set("Reconciler-Protocol", strconv.Itoa(protocol))
 	resp, err := c.http.Do(req)
 	if err != nil {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
+			failed.URL, _, _ = strings.Cut(failed.URL, "?") // a bookmark is nothing to read
+		}
 		return nil, err
 	}
 	if err := c.accept(resp); err != nil {
