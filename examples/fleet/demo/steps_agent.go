@@ -24,11 +24,11 @@ const farTarget = `  - name: ` + farRegion + `
 streams: {listen: %q}
 `
 
-// configureAgent writes the config of the agent. Its interval is short because the demo is.
+// configureAgent writes the config of the agent. Its times are short because the demo is.
 func (d *demo) configureAgent(dir string) error {
 	text, err := json.Marshal(map[string]any{
 		"server": "http://" + d.line.addr, "state_dir": filepath.Join(d.server.Dir, "agent"), "listen": "off",
-		"targets": []any{map[string]any{"name": farRegion, "driver": "file", "options": map[string]any{"dir": dir}, "sync_interval": "1s"}},
+		"targets": []any{map[string]any{"name": farRegion, "driver": "file", "options": map[string]any{"dir": dir}, "sync_interval": "1s", "timeout": "1s"}},
 	})
 	if err != nil {
 		return fmt.Errorf("write the agent's config: %w", err)
