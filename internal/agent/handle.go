@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/internal/crash"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/throttle"
 )
@@ -24,7 +25,9 @@ func (s *session) handle(ctx context.Context, at client.Ref) (client.Result, err
 		action = driver.ActionApply
 	}
 	began := time.Now()
+	crash.Point(crash.AgentBeforeCall)
 	out := s.call(at, object, wanted)
+	crash.Point(crash.AgentAfterCall)
 	s.metrics.calls.WithLabelValues(s.cfg.Name, string(action), out.Verdict.String()).Inc()
 	s.metrics.seconds.WithLabelValues(s.cfg.Name, string(action)).Observe(time.Since(began).Seconds())
 	var late *timeoutError

@@ -41,6 +41,8 @@ const (
 	BeforeConfirm    Name = "before-confirm"
 	ReportRead       Name = "report-read"
 	ReportWritten    Name = "report-written"
+	AgentBeforeCall  Name = "agent-before-call"
+	AgentAfterCall   Name = "agent-after-call"
 )
 
 // Place is a point and where it is.
@@ -88,5 +90,7 @@ func All() []Place {
 		{BeforeConfirm, "No call of an operation that is being stopped is under way any more, and its apply does not know."},
 		{ReportRead, "The whole report of a client is read, and nothing of it is written."},
 		{ReportWritten, "The report of a client is committed, nothing that waits for it is due, and the client has no answer."},
+		{AgentBeforeCall, "The state of an agent has an object, and the agent has not begun its call."},
+		{AgentAfterCall, "The target has answered an agent, and neither the agent's state nor the server has the result."},
 	}
 }

@@ -152,12 +152,18 @@ func (c *clientWorld) recovers() {
 		}
 		return nil
 	})
-	ledger := fmt.Sprintf(`SELECT coalesce(string_agg(key || ' ' || state, ',' ORDER BY key), '') FROM reconciler.objects WHERE target = '%s'`, c.client.Target)
-	applied := fmt.Sprintf(`SELECT string_agg(id || ' applied', ',' ORDER BY id) FROM apps WHERE region = '%s'`, c.client.Target)
-	require.Equal(c.t, c.text(applied), c.text(ledger), "VIOLATION: the ledger differs from the rows")
+	c.ledgerIsTrue()
 	require.NoFileExists(c.t, filepath.Join(c.client.Dir, clientOverlap), "VIOLATION: two handlers ran for one key at once")
 	require.NoError(c.t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(c.t, cmd.Wait())
+}
+
+// ledgerIsTrue checks that the ledger has what the rows want, and nothing else.
+func (c *clientWorld) ledgerIsTrue() {
+	c.t.Helper()
+	ledger := fmt.Sprintf(`SELECT coalesce(string_agg(key || ' ' || state, ',' ORDER BY key), '') FROM reconciler.objects WHERE target = '%s'`, c.client.Target)
+	applied := fmt.Sprintf(`SELECT string_agg(id || ' applied', ',' ORDER BY id) FROM apps WHERE region = '%s'`, c.client.Target)
+	require.Equal(c.t, c.text(applied), c.text(ledger), "VIOLATION: the ledger differs from the rows")
 }
 
 // applied waits until everything of the target is acknowledged.

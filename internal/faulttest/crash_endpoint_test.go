@@ -1,6 +1,7 @@
 package faulttest_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -21,6 +22,13 @@ type crashEndpoint struct {
 	gate    chan struct{}  // nil: calls do not wait
 	late    *crashLate     // nil: no call is late
 	refused map[string]int // how many calls for an object are still refused
+	open    map[string]*crashCall
+}
+
+// crashCall is a call under way.
+type crashCall struct {
+	client context.Context //nolint:containedctx // ends when the client has gone
+	ended  bool            // before that
 }
 
 // crashLate is a call that nobody answers, and that takes effect all the same.
@@ -32,7 +40,7 @@ type crashLate struct {
 
 func newCrashEndpoint(t *testing.T) *crashEndpoint {
 	t.Helper()
-	e := &crashEndpoint{objects: map[string]string{}, newest: map[string]int64{}, refused: map[string]int{}}
+	e := &crashEndpoint{objects: map[string]string{}, newest: map[string]int64{}, refused: map[string]int{}, open: map[string]*crashCall{}}
 	server := httptest.NewServer(e)
 	t.Cleanup(server.Close)
 	t.Cleanup(e.release)
@@ -56,6 +64,7 @@ func (e *crashEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := call.Resource + "/" + call.Key
+	defer e.begin(r.Context(), name)()
 	if e.delays(name, string(call.Spec)) {
 		<-r.Context().Done()
 		return
@@ -86,6 +95,32 @@ func (e *crashEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	e.newest[name] = spec.Version
 	e.objects[name] = string(call.Spec)
+}
+
+// begin notes a call, and returns what notes its end. No other call for the object may be under way, but for one whose client has gone,
+// which the endpoint may notice a moment later.
+func (e *crashEndpoint) begin(ctx context.Context, object string) (end func()) {
+	c := &crashCall{client: ctx}
+	e.mu.Lock()
+	before := e.open[object]
+	e.open[object] = c
+	e.mu.Unlock()
+	if before != nil {
+		pass(notice, before.client.Done())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if before != nil && (before.ended || before.client.Err() == nil) {
+		e.wrong = append(e.wrong, object+": two calls at once")
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		c.ended = ctx.Err() == nil
+		if e.open[object] == c {
+			delete(e.open, object)
+		}
+	}
 }
 
 // refuse has the next calls for an object fail.

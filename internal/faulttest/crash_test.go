@@ -31,6 +31,9 @@ type crashCase struct {
 func TestCrashPoints(t *testing.T) {
 	t.Parallel()
 	for _, p := range crash.All() {
+		if slices.Contains(agentPoints, p.Name) {
+			continue // see TestAgentDiesAtAnyStep
+		}
 		way, ok := crashCases[p.Name]
 		inMigration := p.Name == crash.MigrationApplied || p.Name == crash.MigrationsDone
 		require.True(t, ok || inMigration, "nothing reaches this point: %s", p.Where)

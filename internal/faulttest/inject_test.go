@@ -298,7 +298,9 @@ func (w *world) arm() string {
 	if w.disarmed || w.chance.IntN(3) > 0 {
 		return ""
 	}
-	places := slices.DeleteFunc(crash.All(), func(p crash.Place) bool { return slices.Contains(rolloutPoints, p.Name) })
+	places := slices.DeleteFunc(crash.All(), func(p crash.Place) bool {
+		return slices.Contains(rolloutPoints, p.Name) || slices.Contains(agentPoints, p.Name)
+	})
 	name, visit := places[w.chance.IntN(len(places))].Name, 1+w.chance.IntN(6)
 	if w.plan.Applies > 0 && w.points.IntN(3) == 0 {
 		name, visit = rolloutPoints[w.points.IntN(len(rolloutPoints))], 1+w.points.IntN(3)

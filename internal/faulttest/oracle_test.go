@@ -66,10 +66,12 @@ func unknownSpecs(m *model, calls []call) (found []violation) {
 	return found
 }
 
+// notice is how much later than a client has gone its target may notice that.
+const notice = 2 * time.Second
+
 // overlaps finds two calls at once for one object. A call ends when its client has gone; the target may notice that a
 // moment later. A call of a process that froze cannot be recalled: its successor's may overlap with it. I3, I10.
 func overlaps(calls []call, frozen func(replica string, from, to time.Time) bool) (found []violation) {
-	const notice = 2 * time.Second
 	open := map[object][]call{}
 	for _, c := range calls {
 		var still []call
