@@ -70,8 +70,24 @@ func (a *Agent) Run(ctx context.Context) error {
 	group.Go(func() error { return serving.Serve(probes) })
 	a.opts.Logger.Info("started", "name", a.opts.Config.Agent.Name, "version", a.opts.Version, "targets", len(a.targets))
 	errs := a.work(ctx, calls)
+	if context.Cause(calls) == nil {
+		errs = errors.Join(errs, a.leave())
+	}
 	stop()
 	return errors.Join(group.Wait(), errs)
+}
+
+// leave notes that every call has ended, those of a process before included.
+func (a *Agent) leave() error {
+	for _, t := range a.targets {
+		if time.Now().Before(t.free) {
+			return nil
+		}
+	}
+	if err := a.identity.end(); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	return nil
 }
 
 // work runs the targets until all of them have ended.
@@ -115,6 +131,9 @@ func (a *Agent) open(ctx context.Context) error {
 		return fmt.Errorf("state_dir: %w", err)
 	}
 	for _, t := range a.targets {
+		if a.identity.killed {
+			t.free = time.Now().Add(t.cfg.Timeout)
+		}
 		metrics.watch(a.opts.Registry, t)
 	}
 	return ctx.Err()

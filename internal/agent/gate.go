@@ -117,7 +117,7 @@ func (s *session) reopens(ctx context.Context) {
 		case <-s.gate.trip:
 		}
 		for !s.reopen() {
-			open, pause := s.breaker.IsOpen(), s.slow.Remaining()
+			open, pause := s.breaker.IsOpen(), max(s.slow.Remaining(), time.Until(s.free))
 			if open {
 				pause = s.breaker.Pause()
 			}
@@ -148,7 +148,7 @@ func (s *session) rest(ctx context.Context, pause time.Duration) bool {
 func (s *session) reopen() bool {
 	s.gate.mu.Lock()
 	defer s.gate.mu.Unlock()
-	if s.breaker.IsOpen() || s.slow.Remaining() > 0 {
+	if s.breaker.IsOpen() || s.slow.Remaining() > 0 || time.Now().Before(s.free) {
 		return false
 	}
 	s.gate.cause, s.gate.probing = "", false

@@ -15,7 +15,8 @@ const identityFile = "agent.json"
 
 // identity is what the state directory keeps of the agent as a whole.
 type identity struct {
-	path string
+	path   string
+	killed bool // the process before has not ended in good order: its last calls may be under way
 
 	mu sync.Mutex // guards what follows
 	// Term is the fencing term of this run, which is greater than that of each run before: the time of day in microseconds, as the
@@ -25,6 +26,8 @@ type identity struct {
 	// Home is the installation whose stream the agent followed first. Drivers mark with it what is theirs. It outlives --adopt,
 	// and an agent whose state is lost finds its own mark again.
 	Home string `json:"home,omitempty"`
+	// Running is true from the start to the end of a process in good order.
+	Running bool `json:"running,omitempty"`
 }
 
 // openIdentity reads the file, and begins the next term.
@@ -39,6 +42,7 @@ func openIdentity(dir string, now time.Time) (*identity, error) {
 			return nil, fmt.Errorf("%s cannot be read: %w: remove it, and it is made anew", id.path, err)
 		}
 	}
+	id.killed, id.Running = id.Running, true
 	id.Term = max(id.Term+1, now.UnixMicro())
 	return id, id.write()
 }
@@ -52,6 +56,14 @@ func (id *identity) home(installation string) (string, error) {
 	}
 	id.Home = installation
 	return id.Home, id.write()
+}
+
+// end notes that no call is under way any more.
+func (id *identity) end() error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	id.Running = false
+	return id.write()
 }
 
 // write replaces the file, whole or not at all.

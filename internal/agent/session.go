@@ -58,6 +58,9 @@ func (s *session) run(ctx, calls context.Context, refused func(error)) error {
 	defer stop()
 	working, end := context.WithCancel(ctx)
 	defer end()
+	if time.Now().Before(s.free) {
+		s.shut("calls of a process that was killed may be under way until " + s.free.UTC().Format(time.TimeOnly) + " UTC")
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.informer.Run(following) }()
 	var loops sync.WaitGroup

@@ -27,7 +27,7 @@ const (
 	StateFailing   State = "failing"   // calls for objects fail
 	StateHeld      State = "held"      // deletes wait for approval
 	StatePaused    State = "paused"    // by reconciler.pause
-	StateSuspended State = "suspended" // the far side does not answer, or asks for no calls
+	StateSuspended State = "suspended" // the far side does not answer, asks for no calls, or may work on those of a killed process
 	StateAway      State = "away"      // the server cannot be reached; work goes on
 	StateRefused   State = "refused"   // the server refuses the target, and is asked again; work goes on
 	StateStopped   State = "stopped"   // the state is that of another stream; see --adopt

@@ -39,6 +39,7 @@ type target struct {
 	breaker *throttle.Breaker
 	rate    *throttle.Rate
 	slow    throttle.Slowdown
+	free    time.Time // when calls of a process that was killed have ended; zero: there are none
 	calls   calls
 	begin   sync.Once // the driver's Start
 

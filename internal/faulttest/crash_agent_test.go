@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -65,25 +66,55 @@ func TestAgentDiesAtAnyStep(t *testing.T) {
 	for i := range agentDeaths {
 		targets[i] = fmt.Sprintf("edge%d", i)
 	}
-	w := newCrashWorld(t, pgtest.New(t))
+	w, server := newAgentServer(t, targets...)
+	for i, d := range agentDeaths {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			a := newAgentWorld(t, w, server, targets[i], "2s")
+			a.dies(d)
+			a.recovers()
+		})
+	}
+}
+
+// I1, I3: a call of an agent that was killed takes effect late, and the row has changed. The next agent makes no call before.
+func TestLateCallOfAKilledAgentIsMadeGood(t *testing.T) {
+	t.Parallel()
+	w, server := newAgentServer(t, "edge")
+	a := newAgentWorld(t, w, server, "edge", "5s")
+	a.change(`INSERT INTO apps (id, region) VALUES ('1@', $1), ('2@', $1)`)
+	p := a.crashWorld.start("", 0, "agent")
+	a.applied()
+	late := a.endpoint.delay("app/1@edge")
+	a.change(`UPDATE apps SET version = 2 WHERE id = '1@'`)
+	<-late.came
+	p.signal(syscall.SIGKILL)
+	p.ended()
+	a.change(`UPDATE apps SET version = 3 WHERE id = '1@'; UPDATE apps SET version = 2 WHERE id = '2@'`)
+	a.crashWorld.start("", 0, "agent")
+	pass(time.Second, t.Context().Done()) // within the time of the call, and long after an agent that does not wait would have called
+	a.endpoint.strike(late)
+	a.applied()
+	have, wrong := a.endpoint.has()
+	require.Equal(t, map[string]string{"app/1@edge": `{"id": "1@edge", "version": 3}`, "app/2@edge": `{"id": "2@edge", "version": 2}`}, have, "VIOLATION: a late call")
+	require.Empty(t, wrong, "VIOLATION: calls")
+}
+
+// newAgentServer runs a server with targets that agents call.
+func newAgentServer(t *testing.T, targets ...string) (w *crashWorld, url string) {
+	t.Helper()
+	w = newCrashWorld(t, pgtest.New(t))
 	w.exec(`CREATE TABLE apps (id text PRIMARY KEY, region text, version bigint NOT NULL DEFAULT 1);
 SELECT reconciler.track('app', 'apps', '{id}', 'region', ignore => '{region}')`)
 	w.follow(targets...)
-	server := w.start("", 0, "run").streams()
+	url = w.start("", 0, "run").streams()
 	w.eventually("the targets are there", func() error {
 		if n := w.text(`SELECT count(*) FROM reconciler.targets WHERE name LIKE 'edge%'`); n != fmt.Sprint(len(targets)) {
 			return fmt.Errorf("there are %s", n)
 		}
 		return nil
 	})
-	for i, d := range agentDeaths {
-		t.Run(d.name, func(t *testing.T) {
-			t.Parallel()
-			a := newAgentWorld(t, w, server, targets[i])
-			a.dies(d)
-			a.recovers()
-		})
-	}
+	return w, url
 }
 
 // agentWorld is a target of a crashWorld with an endpoint of its own, which an agent calls. Its directory is the agent's.
@@ -93,7 +124,7 @@ type agentWorld struct {
 	wire *agentWire
 }
 
-func newAgentWorld(t *testing.T, w *crashWorld, server, target string) *agentWorld {
+func newAgentWorld(t *testing.T, w *crashWorld, server, target, timeout string) *agentWorld {
 	t.Helper()
 	a := &agentWorld{clientWorld: clientWorld{crashWorld: crashWorld{t: t, db: w.db, dir: t.TempDir(), endpoint: newCrashEndpoint(t)}}}
 	a.client.Target = target
@@ -102,7 +133,7 @@ func newAgentWorld(t *testing.T, w *crashWorld, server, target string) *agentWor
 	t.Cleanup(wire.Close)
 	text, err := json.Marshal(crashObject{
 		"server": wire.URL, "state_dir": a.path("state"), "listen": "127.0.0.1:0", "log": crashObject{"level": "debug", "format": "json"},
-		"targets": []crashObject{{"name": target, "driver": "webhook", "timeout": "3s", "options": crashObject{"url": a.endpoint.url}}},
+		"targets": []crashObject{{"name": target, "driver": "webhook", "timeout": timeout, "options": crashObject{"url": a.endpoint.url}}},
 	})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(a.path("reconciler.yaml"), text, 0o600))
