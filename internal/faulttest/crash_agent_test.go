@@ -30,7 +30,7 @@ type agentDeath struct {
 	mute  bool   // the server takes no report before
 }
 
-// Of the first objects there are so many calls.
+// agentObjects is how many objects there are at first, each with one call.
 const agentObjects = 8
 
 const (
@@ -96,7 +96,8 @@ func TestLateCallOfAKilledAgentIsMadeGood(t *testing.T) {
 	a.endpoint.strike(late)
 	a.applied()
 	have, wrong := a.endpoint.has()
-	require.Equal(t, map[string]string{"app/1@edge": `{"id": "1@edge", "version": 3}`, "app/2@edge": `{"id": "2@edge", "version": 2}`}, have, "VIOLATION: a late call")
+	want := map[string]string{"app/1@edge": `{"id": "1@edge", "version": 3}`, "app/2@edge": `{"id": "2@edge", "version": 2}`}
+	require.Equal(t, want, have, "VIOLATION: a late call")
 	require.Empty(t, wrong, "VIOLATION: calls")
 }
 

@@ -106,7 +106,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	o := object{m.Target, m.Resource, m.Key}
 	c := e.journal.begin(call{
-		Object: o, Delete: m.Action == "delete", Term: m.Term, Revision: m.Revision, Versions: m.versions(), Replica: r.Header.Get(headerReplica),
+		Object: o, Delete: m.Action == "delete", Term: m.Term, Revision: m.Revision, Versions: m.versions(), Replica: r.Header.Get(headerReplica), Remote: e.plan.Remote,
 	})
 	done := e.alone(r.Context(), o)
 	if done == nil {

@@ -16,6 +16,7 @@ type call struct {
 	Revision int64
 	Versions map[component]int64 // rows that the spec was made from, with their versions
 	Replica  string              // who called
+	Remote   bool                // an agent did
 	Begin    time.Time
 	End      time.Time // when it was answered, or its client had gone
 	Gone     bool      // the client went without an answer

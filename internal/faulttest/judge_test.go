@@ -3,6 +3,7 @@ package faulttest_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,7 +42,9 @@ func (w *world) judge() {
 	found = append(found, unknownSpecs(m, calls)...)
 	found = append(found, overlaps(overlapping, frozen)...)
 	found = append(found, deposed(calls, frozen)...)
-	found = append(found, baselessDeletes(m, calls, fuzz)...)
+	found = append(found, steppedBack(m, calls)...)
+	found = append(found, baselessDeletes(m, slices.DeleteFunc(slices.Clone(calls), func(c call) bool { return c.Remote }), fuzz)...)
+	found = append(found, baselessDeletes(m, slices.DeleteFunc(slices.Clone(calls), func(c call) bool { return !c.Remote }), streamFuzz)...)
 	found = append(found, w.judgeStream(m)...)
 	found = append(found, w.judgeRollouts(m, history, calls)...)
 	w.mu.Lock()
@@ -51,7 +54,7 @@ func (w *world) judge() {
 		approved = time.Now()
 	}
 	for _, t := range w.plan.Targets {
-		if t.MaxDeletes >= 0 && t.Driver == "webhook" {
+		if t.MaxDeletes >= 0 && t.Driver == "webhook" && !t.Remote { // of a stream it lets publications pass, which are called for later
 			found = append(found, guardBreaks(calls, t.Name, t.MaxDeletes, approved)...)
 		}
 	}

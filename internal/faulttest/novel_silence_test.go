@@ -88,7 +88,7 @@ func (w *world) silentSince(e *endpoint) time.Time {
 		return time.Time{}
 	}
 	now := time.Now()
-	if !w.timeline.healthy(partServer, now.Add(-silentMost), now) {
+	if !w.timeline.healthy(partServer, now.Add(-silentMost), now) || !w.agentWell(e.plan.Name, now.Add(-silentMost), now) {
 		return time.Time{}
 	}
 	for _, r := range w.replicas {
@@ -97,6 +97,11 @@ func (w *world) silentSince(e *endpoint) time.Time {
 		}
 	}
 	return time.Time{}
+}
+
+// agentWell reports whether the agent of a target was well all the time between two times, if it has one.
+func (w *world) agentWell(target string, from, to time.Time) bool {
+	return !slices.ContainsFunc(w.hosts, func(h *host) bool { return h.target.Name == target && !w.timeline.healthy(h.name, from, to) })
 }
 
 // explains is whether a finding of doctor can be why the prober's row, which is one of num, is not called for. An old transaction,
@@ -130,7 +135,13 @@ func (w *world) reasons(target string) (why, said string) {
 	}
 	ask("status", `SELECT format('%s|%s', s.state NOT IN ('ok', 'pending', 'syncing'), to_jsonb(s)) FROM reconciler.status AS s WHERE s.target = $1`, target)
 	ask("doctor", `SELECT format('%s|%s: %s', NOT ok AND `+explains+` AND finding !~ $1, check_name, finding) FROM reconciler.doctor()`, w.aboutOthers(target))
-	for _, r := range w.replicas {
+	asked := slices.Clone(w.replicas)
+	for _, h := range w.hosts {
+		if h.target.Name == target {
+			asked = append(asked, h.replica)
+		}
+	}
+	for _, r := range asked {
 		code, text := r.process().ready(w.t.Context())
 		all = append(all, fmt.Sprintf("readyz of %s: %d %s", r.name, code, text))
 		if code != http.StatusOK && code != 0 {

@@ -92,10 +92,10 @@ func (w *world) asOwner() string {
 var unwatched = []string{"loose", "fleeting", "left_open"}
 
 // judged returns the calls that the oracles of the model look at: those since the tester's memory begins, without those of
-// what it does not know.
+// what it does not know, and of agents whose state may come from a history that was undone.
 func (w *world) judged(calls []call) []call {
 	return slices.DeleteFunc(slices.Clone(calls), func(c call) bool {
-		return !w.isJudged(c) || slices.Contains(unwatched, c.Object.Resource) || c.Delete && c.Object.Target == w.drained
+		return !w.isJudged(c) || c.Remote && !w.judgeFrom.IsZero() || slices.Contains(unwatched, c.Object.Resource) || c.Delete && c.Object.Target == w.drained
 	})
 }
 

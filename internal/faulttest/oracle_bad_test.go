@@ -95,6 +95,22 @@ func TestStaleCallsGoByTheHistoryNotByTheNumber(t *testing.T) {
 	require.Equal(t, []string{"I3 stale"}, whats(staleCalls(m, []call{apply(11, 5), back})))
 }
 
+// agentCall is a call of an agent in a term.
+func agentCall(term int64, c call) call {
+	c.Term, c.Remote, c.Replica = term, true, "agent-t0"
+	return c
+}
+
+func TestAgentsThatStepBackAreFound(t *testing.T) {
+	t.Parallel()
+	m := life()
+	good := []call{agentCall(1, apply(11, 1)), agentCall(2, apply(12, 1)), agentCall(2, apply(21, 2)), agentCall(3, remove(31)), agentCall(4, apply(41, 4))}
+	require.Empty(t, steppedBack(m, good))
+	require.Equal(t, []string{"I3 agent"}, whats(steppedBack(m, []call{agentCall(1, apply(21, 2)), agentCall(2, apply(22, 1))})))
+	require.Equal(t, []string{"I3 agent"}, whats(steppedBack(m, []call{agentCall(1, apply(21, 2)), agentCall(2, remove(22)), agentCall(3, apply(23, 1))})))
+	require.Empty(t, steppedBack(m, []call{apply(21, 2), but(apply(22, 1), func(c *call) { c.Term = 2 })}), "owners that are replaced: see deposed")
+}
+
 func TestSpecsThatNobodyCommittedAreFound(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, unknownSpecs(life(), []call{apply(11, 1), remove(31)}))

@@ -51,6 +51,24 @@ func staleCalls(m *model, calls []call) (found []violation) {
 	return found
 }
 
+// steppedBack finds calls of an agent with an older state than a call of any agent before it had. One agent of a
+// target runs at a time, and its state and its stream have what was called for, so the order holds across agents. I3.
+func steppedBack(m *model, calls []call) (found []violation) {
+	applied := map[object]call{}
+	for _, c := range calls {
+		if c.Delete || !c.Remote {
+			continue
+		}
+		if before, ok := applied[c.Object]; ok && before.Term != c.Term { // within a term: see staleCalls
+			if row, stale := isStale(m, before, c); stale {
+				found = append(found, violation{"I3 agent", fmt.Sprintf("%s\n  has an older %v than %s", c, row, before), c.Object, c.Begin})
+			}
+		}
+		applied[c.Object] = c
+	}
+	return found
+}
+
 // unknownSpecs finds calls with a state that was never committed.
 func unknownSpecs(m *model, calls []call) (found []violation) {
 	for _, c := range calls {

@@ -74,6 +74,7 @@ type targetPlan struct {
 	Sync        string // sync_interval
 	BackoffMax  time.Duration
 	Share       float64 // of its calls that fail at any time
+	Remote      bool    // an agent calls it, which follows its stream
 }
 
 // plan is everything that a seed decides before its world begins. What runs side by side takes its own course: a seed
@@ -142,6 +143,9 @@ func newPlanOf(seed uint64, novel []string) *plan {
 	if p.stream(streamStreams).IntN(2) == 0 && !p.Disk {
 		p.Targets[webhooks].Driver = "stream"
 		p.Ack = p.stream(streamAgent).IntN(2) == 0
+	}
+	if hosts := p.stream(streamHosts); hosts.IntN(3) == 0 {
+		p.Targets[hosts.IntN(webhooks)].Remote = true
 	}
 	p.addApplies(p.stream(streamApplies))
 	p.addNovelties(p.stream(streamNovelties), novel, within)

@@ -129,6 +129,9 @@ func (w *world) firstCalls(back time.Time, calls []call) []recovery {
 	drained := w.drained
 	w.mu.Unlock()
 	for _, e := range w.endpoints {
+		if e.plan.Remote {
+			continue // its agent comes back to the stream in its own time
+		}
 		if e.plan.Name == drained {
 			continue // there may be nothing to call it for
 		}

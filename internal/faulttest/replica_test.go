@@ -23,6 +23,7 @@ type replica struct {
 	name   string // r0, r1, ...
 	proxy  *proxy
 	config string
+	args   []string // before those that name the config
 	binary string
 	shift  time.Duration // of its clock
 	down   bool          // it is to stay dead for now; only the injector asks
@@ -52,7 +53,7 @@ type process struct {
 // armed, if it is not empty, says where it is to die; see internal/crash.
 func (r *replica) start(armed string) {
 	w := r.world
-	args := []string{r.binary, "run", "-c", r.config}
+	args := slices.Concat([]string{r.binary}, r.args, []string{"-c", r.config})
 	if w.disk != nil {
 		args = slices.Concat(w.disk.Enter, args)
 	}
@@ -133,6 +134,9 @@ func (r *replica) ended(p *process) {
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && !asked && p.armed != "" && status.Signal() == syscall.SIGKILL {
 		r.world.count("died at a crash point", 1)
 		r.world.count("died at "+strings.Split(p.armed, ":")[0], 1)
+		return
+	}
+	if r.world.adopts() && p.refused() {
 		return
 	}
 	if !asked && (started || code != exitUnreachable && code != exitFailed) {

@@ -25,6 +25,7 @@ const (
 	streamRollouts  = 400 // and the writer's number
 	streamStreams   = 316 // whether the last target is a stream
 	streamAgent     = 317 // whether it waits for acknowledgement, and the lives of the agent
+	streamHosts     = 318 // whether an agent calls one of the webhooks, and (in the numbers that follow) what strikes it
 	streamHostile   = 302 // rows and settings
 )
 

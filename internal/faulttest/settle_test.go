@@ -35,6 +35,10 @@ func (w *world) settle() bool {
 	if w.agent != nil {
 		close(w.agent.heal)
 	}
+	for _, h := range w.hosts {
+		close(h.calm)
+		h.line.mend()
+	}
 	for _, name := range w.plan.Resources { // they would be waited for
 		w.order("DELETE FROM " + resources[name].main + " WHERE place ILIKE '" + nowhere + "'")
 	}
@@ -52,6 +56,7 @@ func (w *world) settle() bool {
 	approved := false
 	for calls := -1; ; {
 		w.allUp()
+		w.hostsUp()
 		w.rolloutsEnd()
 		left := w.leftOld()
 		code, said := w.wait(30 * time.Second)
@@ -84,6 +89,9 @@ func clip(text string) string {
 func (w *world) mend(approve bool) {
 	for _, t := range w.plan.Targets {
 		w.order(`SELECT reconciler.retry($1)`, t.Name)
+		if t.Remote && w.text(`SELECT sum(held) FROM reconciler.agents WHERE target = $1`, t.Name) != "0" {
+			w.order(`SELECT reconciler.approve($1)`, t.Name)
+		}
 		if approve && t.MaxDeletes >= 0 {
 			w.mu.Lock()
 			if w.approved.IsZero() {
@@ -236,6 +244,7 @@ func (w *world) leave() {
 		}
 		pass(100*time.Millisecond, w.t.Context().Done())
 	}
+	w.leaveHosts()
 	for _, r := range w.replicas {
 		r.process().signal(syscall.SIGTERM)
 	}

@@ -36,6 +36,7 @@ type world struct {
 	replicas  []*replica
 	endpoints []*endpoint // in the order of the plan's targets; the last target has none
 	watchers  []*watcher  // of the last target, if it is a stream
+	hosts     []*host     // of the webhooks that an agent calls
 	agent     *agent      // which is one of them; nil: the stream does not wait for one
 	journal   journal
 	timeline  *timeline
@@ -127,6 +128,11 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 	for i := range p.Replicas {
 		w.addReplica(i)
 	}
+	for i, t := range p.Targets {
+		if t.Remote {
+			w.addHost(i, t)
+		}
+	}
 	direct := w.db.URL
 	if w.standby != nil {
 		direct = pgtest.URLs(w.db.Name, w.standby, w.cluster) + takesWrites
@@ -139,7 +145,7 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 func (w *world) addReplica(number int) {
 	proxy, err := newProxy(w.urls()...)
 	require.NoError(w.t, err)
-	r := &replica{world: w, name: fmt.Sprintf("r%d", number), proxy: proxy, binary: binary}
+	r := &replica{world: w, name: fmt.Sprintf("r%d", number), proxy: proxy, args: []string{"run"}, binary: binary}
 	if shift := w.plan.Shifts[number]; shift != 0 && timed() && *flagBinary == "" {
 		r.binary, r.shift = rareShiftedBinary(w.t), shift
 		w.count("processes with a wrong clock", 1)
@@ -178,10 +184,12 @@ func (w *world) configure(name, url, direct string) (path string) {
 			"concurrency": t.Concurrency, "timeout": t.Timeout.String(), "sync_interval": t.Sync,
 			"backoff": options{"min": "50ms", "max": t.BackoffMax.String()},
 		}
-		switch t.Driver {
-		case "webhook":
+		switch {
+		case t.Remote:
+			target["driver"], target["options"] = "stream", options{"ack": true}
+		case t.Driver == "webhook":
 			target["driver"], target["options"] = t.Driver, options{"url": w.endpoints[i].url, "headers_env": options{headerReplica: "WORLD_REPLICA"}}
-		case "stream":
+		case t.Driver == "stream":
 			target["driver"], target["options"] = t.Driver, options{"ack": w.plan.Ack}
 		}
 		targets = append(targets, target)
@@ -278,6 +286,9 @@ func (w *world) run() {
 	following, leave := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	defer leave()
 	w.startWatchers(following, watching.Go)
+	for _, h := range w.hosts {
+		watching.Go(func() { h.live(quiet) })
+	}
 	func() {
 		defer writing.Wait()
 		defer close(stop)
@@ -404,6 +415,9 @@ func (w *world) show() {
 	var logs strings.Builder
 	for _, r := range w.replicas {
 		logs.WriteString(r.logs())
+	}
+	for _, h := range w.hosts {
+		logs.WriteString(h.logs())
 	}
 	if w.agent != nil {
 		logs.WriteString(w.agent.logged())
