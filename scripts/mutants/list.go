@@ -310,6 +310,11 @@ var mutants = []Mutant{
 		Package: clientTests, Run: "^(TestNothingIsForgottenWhereverAProcessIsKilled|TestWriteAheadWaitsForTheStore)$",
 	},
 	{
+		Name: "hasty-agent", Guards: "agent", Removed: "an agent waits while calls of a killed one may be under way",
+		Edits:   []Edit{{"internal/agent/agent.go", "if a.identity.killed {", "if a.identity.killed && false {"}},
+		Package: "./internal/agent", Run: "^TestAgentCallsNothingWhileCallsOfAKilledProcessMayBeUnderWay$",
+	},
+	{
 		Name: "forgotten-pause", Guards: "client", Removed: "a process that restarts without the server obeys the pause",
 		Edits:   []Edit{{clientSaverFile, "i.obey(h.Controls)", "i.controls = h.Controls"}},
 		Package: clientTests, Run: "^TestPausedTargetIsLeftAlone$",
