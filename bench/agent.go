@@ -252,13 +252,13 @@ func (l *lab) agentLive(ctx context.Context, side *farSide, address string, to *
 			values[name+" p99"] = append(values[name+" p99"], measure.Percentile(times, .99))
 		}
 	}
-	var figures []Figure
-	for _, point := range []string{"p50", "p99"} {
-		figures = append(figures, Figure{
+	figure := func(point string) Figure {
+		return Figure{
 			Bench: "agent", What: "20 changes/s, commit to call of an agent, " + point, Unit: "ms", Values: values[far+" "+point],
 			Against: "the same driver in the daemon", Limits: values[near+" "+point],
-		}.atMost(2, "≤ 2"))
+		}
 	}
+	figures := []Figure{figure("p50"), figure("p99").atMost(2, "≤ 2")}
 	rest := max(time.Second, time.Duration(l.scale*float64(time.Minute)))
 	bytes := to.bytes.Load()
 	time.Sleep(rest)
