@@ -77,8 +77,12 @@ func newController(
 ) *Controller {
 	c := &Controller{
 		informer: i, resource: resource, handle: handle, workers: workersDefault, queue: newQueue(), lister: make(chan struct{}, 1),
-		reporter: newReporter(i.client, i.target), failing: map[Ref]failure{},
+		failing: map[Ref]failure{},
 	}
+	c.reporter = newReporter(i.client, i.target, func() ([]Observation, error) {
+		all, err := c.inventory()
+		return all.Observations, err
+	})
 	c.queue.min, c.queue.max = backoffMinDefault, backoffMaxDefault
 	for _, opt := range opts {
 		opt(c)

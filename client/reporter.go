@@ -17,6 +17,8 @@ const (
 	reportEvery      = 200 * time.Millisecond
 	// flushTimeout bounds the last reports of a controller.
 	flushTimeout = 5 * time.Second
+	// offFor is when a server is asked again that takes no reports.
+	offFor = 10 * time.Minute
 	// messageMost is how many bytes of an error are reported.
 	messageMost = 1024
 )
@@ -32,10 +34,28 @@ type reporter struct {
 	order   []Ref // of waiting
 	most    int   // of a report
 	off     bool  // the server takes no reports
+	refusal bool  // the last report was refused because of that
+	again   *time.Timer
 }
 
-func newReporter(c *Client, target string) *reporter {
-	return &reporter{client: c, target: target, wake: make(chan struct{}, 1), waiting: map[Ref]Observation{}, most: observationsMost}
+// newReporter returns a reporter. all returns every observation there is, for a server that takes reports again.
+func newReporter(c *Client, target string, all func() ([]Observation, error)) *reporter {
+	r := &reporter{client: c, target: target, wake: make(chan struct{}, 1), waiting: map[Ref]Observation{}, most: observationsMost}
+	r.again = time.AfterFunc(time.Hour, func() { r.on(all()) })
+	r.again.Stop()
+	return r
+}
+
+// on has everything reported after a time without reports, unless that is not known now.
+func (r *reporter) on(all []Observation, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil {
+		r.again.Reset(offFor)
+		return
+	}
+	r.off = false
+	r.returnLocked(all)
 }
 
 // add has an observation sent soon.
@@ -72,6 +92,7 @@ func (r *reporter) take() (batch []Observation) {
 
 // run sends what is added until ctx ends, and then what is left, once.
 func (r *reporter) run(ctx context.Context) {
+	defer r.again.Stop()
 	var next time.Time // the first one is sent at once
 	for {
 		select {
@@ -100,7 +121,11 @@ func (r *reporter) send(ctx context.Context, batch []Observation) bool {
 	for failures := 0; ; failures++ {
 		var err error
 		seq, err = r.client.report(ctx, r.target, seq, func() (Report, error) { return Report{Observations: batch}, nil })
-		if err == nil || r.refused(err, batch) {
+		if err == nil {
+			r.taken()
+			return true
+		}
+		if r.refused(err, batch) {
 			return true
 		}
 		if ctx.Err() != nil {
@@ -114,6 +139,16 @@ func (r *reporter) send(ctx context.Context, batch []Observation) bool {
 			return false
 		}
 	}
+}
+
+// taken notes that the server takes reports.
+func (r *reporter) taken() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refusal {
+		r.client.log.Info("reports_on", "target", r.target)
+	}
+	r.refusal = false
 }
 
 // refused reports whether another attempt would not help, and does what does.
@@ -133,8 +168,11 @@ func (r *reporter) refused(err error, batch []Observation) bool {
 			return true
 		}
 	case http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed:
-		log.Warn("reports_off")
-		r.off, r.order, r.waiting = true, nil, map[Ref]Observation{}
+		if !r.refusal {
+			log.Warn("reports_off", "again_in", offFor)
+		}
+		r.off, r.refusal, r.order, r.waiting = true, true, nil, map[Ref]Observation{}
+		r.again.Reset(offFor)
 		return true
 	}
 	log.Error("report_dropped", "observations", len(batch), "first", fmt.Sprintf("%s %q", batch[0].Resource, batch[0].Key))

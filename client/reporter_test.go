@@ -11,7 +11,7 @@ func TestBatchThatIsPutBackReplacesNothingNewer(t *testing.T) {
 	t.Parallel()
 	c, err := New("http://localhost")
 	require.NoError(t, err)
-	r := newReporter(c, "eu")
+	r := newReporter(c, "eu", nil)
 	r.add(Observation{Resource: "app", Key: "1", Version: 1, State: StateApplied})
 	r.add(Observation{Resource: "app", Key: "2", Version: 1, State: StateApplied})
 	batch := r.take()

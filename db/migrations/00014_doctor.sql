@@ -309,7 +309,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         FROM reconciler.agents a WHERE a.trouble IS NOT NULL
         UNION ALL
         SELECT format('the guard of agent %s holds %s of %s', a.name, reconciler.counted(a.held, 'delete'), a.target),
-            format('If they are right: %s or, on its host: reconciler agent approve', reconciler.quote_call('approve', ARRAY[a.target]))
+            format('If they are right: %s or, on its host: reconciler agent approve %s', reconciler.quote_call('approve', ARRAY[a.target]), a.target)
         FROM reconciler.agents a WHERE a.held > 0
         UNION ALL
         SELECT format('agent %s of %s has version %s, and process %s version %s', a.name, a.target, a.version, p.name, p.version),

@@ -188,5 +188,12 @@ func TestAgentWithoutTheRightToReportWorksAllTheSame(t *testing.T) {
 		require.Equal(t, `app/000={"n":0}`, b.far.has())
 		require.Equal(t, StateOK, r.target().State)
 		require.Less(t, len(b.wire.sent()), 4, "it does not go on asking")
+		b.RefuseReports(0)
+		after(20 * time.Minute)
+		require.Equal(t, "host-7", b.Info().Name, "the token may report now")
+		require.Len(t, b.Observations(), 1)
+		b.wire.sent()
+		after(5 * time.Minute)
+		require.GreaterOrEqual(t, len(b.wire.sent()), 4, "a sign of life each minute")
 	})
 }

@@ -13,6 +13,8 @@ import (
 const (
 	// heartbeatEvery is how far apart reports are at most.
 	heartbeatEvery = time.Minute
+	// offEvery is how far apart they are while the server takes none.
+	offEvery = 10 * time.Minute
 	// firstSync is when the far side is listed after a start if the server has not been reached by then: then it is the controller's turn.
 	firstSync = 5 * time.Second
 )
@@ -47,13 +49,19 @@ func (s *session) reports(ctx context.Context) {
 		case <-s.news:
 			reporter.beat(ctx)
 		case <-beat.C:
-			if reporter.owed {
+			switch {
+			case reporter.owed:
 				reporter.inventory(ctx)
-			} else if s.lastTold().Add(heartbeatEvery).Before(time.Now()) {
+			case reporter.off, s.lastTold().Add(heartbeatEvery).Before(time.Now()):
+				reporter.off = false
 				reporter.beat(ctx)
 			}
 		}
-		beat.Reset(max(time.Second, time.Until(s.lastTold().Add(heartbeatEvery))))
+		pause := max(time.Second, time.Until(s.lastTold().Add(heartbeatEvery)))
+		if reporter.off {
+			pause = offEvery
+		}
+		beat.Reset(pause)
 	}
 }
 
@@ -84,33 +92,37 @@ type reporter struct {
 
 	owed    bool // an inventory could not be sent
 	failing bool
-	off     bool // the server takes none
+	off     bool // the server takes none; it is asked again with a beat
+	refused bool // the last one was refused because of that
 }
 
 // inventory reports every object.
 func (r *reporter) inventory(ctx context.Context) {
-	r.owed = !r.done(ctx, r.controller.ReportInventory)
+	if !r.off {
+		r.owed = !r.done(ctx, r.controller.ReportInventory)
+	}
 }
 
 // beat sends an empty report, which says that the agent is there, and what it is in.
 func (r *reporter) beat(ctx context.Context) {
-	r.done(ctx, func(ctx context.Context) error { return r.client.Report(ctx, r.cfg.Name, client.Report{}) })
+	if !r.off {
+		r.done(ctx, func(ctx context.Context) error { return r.client.Report(ctx, r.cfg.Name, client.Report{}) })
+	}
 }
 
 // done makes a report, and returns false if that is to be tried again.
 func (r *reporter) done(ctx context.Context, report func(context.Context) error) bool {
-	if r.off {
-		return true
-	}
 	err := report(ctx)
 	var status *client.StatusError
 	switch {
 	case err == nil:
-		r.failing = false
+		r.failing, r.refused = false, false
 		return true
 	case errors.As(err, &status) && (status.Status == http.StatusForbidden || status.Status == http.StatusMethodNotAllowed):
-		r.log.Warn("reports_off", "error", err)
-		r.off = true
+		if !r.refused {
+			r.log.Warn("reports_off", "error", err, "again_in", offEvery)
+		}
+		r.off, r.refused = true, true
 		return true
 	case !r.failing && ctx.Err() == nil:
 		r.log.Warn("report_failed", "error", err)

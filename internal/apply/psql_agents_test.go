@@ -73,7 +73,7 @@ func TestPsqlDoctorNamesTroubleOfAgents(t *testing.T) {
 		{`UPDATE reconciler.instances SET version = 'v1.2.9-rc.1'`, "t | 1 agent reports | "},
 		{`UPDATE reconciler.instances SET version = '1.99999999999999999999'`, "t | 1 agent reports | "},
 		{`UPDATE reconciler.instances SET version = '1.3.0'; UPDATE reconciler.heartbeats SET at = at - interval '1 minute'`, "t | 1 agent reports | "},
-		{`UPDATE reconciler.reports SET held = 1`, "f | the guard of agent host-7 holds 1 delete of eu | If they are right: SELECT reconciler.approve('eu'); or, on its host: reconciler agent approve"},
+		{`UPDATE reconciler.reports SET held = 1`, "f | the guard of agent host-7 holds 1 delete of eu | If they are right: SELECT reconciler.approve('eu'); or, on its host: reconciler agent approve eu"},
 		{`UPDATE reconciler.reports SET held = 0, trouble = 'circuit open: connection refused'`, "f | agent host-7 of eu: circuit open: connection refused | Fix it on the far side; the agent goes on by itself."},
 		{`UPDATE reconciler.reports SET trouble = NULL, healthy = false`, "f | agent host-7 of eu: the far side is not healthy | Fix it on the far side; the agent goes on by itself."},
 		{`UPDATE reconciler.reports SET healthy = true, reported_at = '2026-01-02 05:00:00+00'`, "f | agent host-7 of eu has not reported since 2026-01-02 05:00:00+00; an agent reports each minute | " +
