@@ -182,7 +182,7 @@ func TestAgentShowsThatASyncFails(t *testing.T) {
 		b.Set("app", "web", spec(1))
 		b.far.listErr = errors.New("permission denied")
 		r := b.start(t)
-		after(time.Minute)
+		after(time.Second)
 		const trouble = "the sync failed: list resource app: permission denied"
 		require.Equal(t, trouble, r.target().Trouble)
 		require.Equal(t, trouble, b.Info().Trouble)

@@ -57,11 +57,11 @@ func (s *session) reports(ctx context.Context) {
 				reporter.beat(ctx)
 			}
 		}
-		pause := max(time.Second, time.Until(s.lastTold().Add(heartbeatEvery)))
+		due := s.lastTold().Add(heartbeatEvery)
 		if reporter.off {
-			pause = offEvery
+			due = reporter.asked.Add(offEvery)
 		}
-		beat.Reset(pause)
+		beat.Reset(max(time.Second, time.Until(due)))
 	}
 }
 
@@ -94,6 +94,7 @@ type reporter struct {
 	failing bool
 	off     bool // the server takes none; it is asked again with a beat
 	refused bool // the last one was refused because of that
+	asked   time.Time
 }
 
 // inventory reports every object.
@@ -113,6 +114,7 @@ func (r *reporter) beat(ctx context.Context) {
 // done makes a report, and returns false if that is to be tried again.
 func (r *reporter) done(ctx context.Context, report func(context.Context) error) bool {
 	err := report(ctx)
+	r.asked = time.Now()
 	var status *client.StatusError
 	switch {
 	case err == nil:

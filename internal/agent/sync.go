@@ -50,15 +50,19 @@ func (s *session) existing(ctx context.Context) iter.Seq2[client.Ref, error] {
 	}
 }
 
-// noteSync notes whether a listing failed.
-func (t *target) noteSync(err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// noteSync notes whether a listing failed. What is news is reported at once.
+func (s *session) noteSync(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := s.unlist
 	if err != nil {
-		t.unlist = "the sync failed: " + err.Error()
-		return
+		s.unlist = "the sync failed: " + err.Error()
+	} else {
+		s.synced, s.unlist = time.Now(), ""
 	}
-	t.synced, t.unlist = time.Now(), ""
+	if s.unlist != before {
+		signal(s.news)
+	}
 }
 
 // differs reports whether the far side has another content than the object's spec.
