@@ -88,6 +88,15 @@ func (q *queue) next(ctx context.Context) (Ref, bool) {
 	return object, true
 }
 
+// begin notes that the handler of an object sees whatever it was added for since it was given out.
+func (q *queue) begin(object Ref) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if it := q.items[object]; it != nil && it.running {
+		it.queued = false
+	}
+}
+
 // done ends the run of an object. It returns how long the object pauses, 0 if it does not run again by itself.
 func (q *queue) done(object Ref, o outcome) (pause time.Duration) {
 	q.mu.Lock()

@@ -19,6 +19,7 @@ func (i *Informer) claim(r Ref) (t task, ok bool) {
 		}
 		i.written[r] = written{entry: w.entry}
 	}
+	i.controller(r.Resource).queue.begin(r) // holding mu: what changes from here on adds it again
 	if e := i.seen(r); e.spec != "" {
 		return task{entry: e, epoch: i.epoch}, true
 	}
