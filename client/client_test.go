@@ -338,3 +338,14 @@ func TestBadClientsAreRefused(t *testing.T) {
 		require.ErrorContains(t, err, c.want, c.server)
 	}
 }
+
+func TestErrorsOfTheConnectionHaveNoBookmark(t *testing.T) {
+	t.Parallel()
+	c, err := client.New("http://127.0.0.1:1")
+	require.NoError(t, err)
+	for f, err := range c.Watch(t.Context(), "eu", client.WatchOptions{Since: "a-bookmark"}) {
+		require.NoError(t, err)
+		require.Contains(t, f.Reason, `"http://127.0.0.1:1/v1/targets/eu/objects"`)
+		break
+	}
+}

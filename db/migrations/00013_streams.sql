@@ -56,7 +56,7 @@ CREATE TABLE reconciler.stream_watches (
 CREATE INDEX stream_watches_instance ON reconciler.stream_watches (instance_id);
 COMMENT ON TABLE reconciler.stream_watches IS 'Which processes serve watchers of which streams; see the view reconciler.stream_watchers.';
 
--- A table of its own: a command in a transaction that stays open locks its row, and the owner and the leader write reconciler.streams.
+-- Not columns of reconciler.streams, which the owner and the leader write: a command in a transaction that stays open would block them.
 CREATE TABLE reconciler.stream_controls (
     target_id integer PRIMARY KEY REFERENCES reconciler.targets ON DELETE CASCADE,
     pauses    bigint NOT NULL DEFAULT 0,

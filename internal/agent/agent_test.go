@@ -178,11 +178,13 @@ func TestAgentShowsThatASyncFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBed(t)
-		b.lines = "  sync_interval: 1m\n"
+		b.lines = "  sync_interval: 5s\n"
 		b.Set("app", "web", spec(1))
-		b.far.listErr = errors.New("permission denied")
 		r := b.start(t)
 		after(time.Second)
+		require.Empty(t, b.Info().Trouble)
+		b.far.change(func() { b.far.listErr = errors.New("permission denied") })
+		after(10 * time.Second) // before the next sign of life
 		const trouble = "the sync failed: list resource app: permission denied"
 		require.Equal(t, trouble, r.target().Trouble)
 		require.Equal(t, trouble, b.Info().Trouble)

@@ -228,7 +228,7 @@ func (p *plan) index(target string) int {
 	return slices.IndexFunc(p.Targets, func(t targetPlan) bool { return t.Name == target })
 }
 
-// adopts reports whether a world has what gives targets another stream, so that a person must tell an agent to follow it.
+// adopts reports whether a world has faults after which a target has another stream, which an agent follows only with --adopt.
 func (w *world) adopts() bool {
 	return slices.ContainsFunc([]string{faultStartOver, faultReload, faultFailover, faultDrain, faultClock}, w.plan.has)
 }

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Hosts says by which names the HTTP servers may be asked. A page in somebody's browser can have a name of its own lead here (DNS
-// rebinding) and would then read what is served as if it came from itself; it cannot do so by an address, by localhost, or by a
-// name without a dot.
+// Hosts has the names by which the HTTP servers may be asked. Without it, a page in a browser could have a name of its own resolve to
+// this host (DNS rebinding) and read what is served as if it were its own. An address, localhost, and a name without a dot do not
+// allow that.
 type Hosts map[string]bool
 
 // NewHosts allows the name that is listened on, that of this machine, and those of the config.
