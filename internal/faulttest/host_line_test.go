@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// line stands between an agent and the processes that serve streams, as a network and a load balancer do. While it is bad, it cuts every
-// other connection after a random number of bytes, to one side or the other.
+// line stands between an agent and the processes that serve streams, as a network and a load balancer do. While it is bad, it cuts most
+// connections: after a random number of bytes, to one side or the other, or between two steps of the protocol. See cut.
 type line struct {
 	world    *world
 	listener net.Listener
@@ -59,18 +59,21 @@ func (l *line) serve(client net.Conn) {
 		return
 	}
 	defer l.drop(client, server)
-	here, there := client, server
-	switch l.mu.Lock(); {
-	case l.good || rand.IntN(2) == 0:
-	case rand.IntN(2) == 0:
-		here = &cutConn{client, 1 << (8 + rand.IntN(10))}
-	default:
-		there = &cutConn{server, 1 << (8 + rand.IntN(10))}
-	}
+	var here, there io.Reader = client, server
+	l.mu.Lock()
+	good := l.good
 	l.mu.Unlock()
+	if !good && rand.IntN(4) > 0 {
+		here, there = cut(cuts[rand.IntN(len(cuts))], client, server, 1<<rand.IntN(4), func(where string) { l.world.count("agents cut off "+where, 1) })
+	}
+	relay(client, server, here, there)
+}
+
+// relay passes bytes on both ways, as they are read from one place and another, until one side ends.
+func relay(client, server net.Conn, fromClient, fromServer io.Reader) {
 	var both sync.WaitGroup
-	both.Go(func() { carry(server, here, client) })
-	both.Go(func() { carry(client, there, server) })
+	both.Go(func() { carry(server, fromClient, client) })
+	both.Go(func() { carry(client, fromServer, server) })
 	both.Wait()
 }
 

@@ -2,6 +2,9 @@ package faulttest_test
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,32 +18,33 @@ import (
 	"github.com/pgreconciler/reconciler/internal/crash"
 )
 
-// host is a place where an agent runs, which calls the endpoint of one target: one process at a time, whose state may be lost with it.
+// host is a place where an agent runs, which calls for one target or more: one process at a time, whose state may be lost with it.
 type host struct {
 	*replica
 
-	target targetPlan
-	line   *line
-	state  string // directory
-	loses  bool   // the state, now and then
-	r      *rand.Rand
+	targets []targetPlan
+	line    *line
+	state   string // directory
+	backup  string // directory with an older copy of it, if it is there
+	loses   bool   // the state, now and then
+	r       *rand.Rand
 
 	calm, over chan struct{} // closed when faults end, and when the agent is to end
 	left       chan struct{} // closed when it has
 }
 
-// addHost adds the host of a target.
-func (w *world) addHost(number int, t targetPlan) {
+// addHost adds the host of an agent.
+func (w *world) addHost(number int, targets []targetPlan) {
 	w.t.Helper()
+	name := fmt.Sprintf("agent-%d", number)
 	h := &host{
-		target: t, state: filepath.Join(w.dir, "state-"+t.Name), r: w.plan.stream(streamHosts + 1 + uint64(number)),
+		targets: targets, state: filepath.Join(w.dir, "state-"+name), backup: filepath.Join(w.dir, "backup-"+name), r: w.plan.stream(streamHosts + 1 + uint64(number)),
 		calm: make(chan struct{}), over: make(chan struct{}), left: make(chan struct{}),
 	}
 	h.loses = h.r.IntN(2) == 0
 	var err error
 	h.line, err = newLine(w)
 	require.NoError(w.t, err)
-	name := "agent-" + t.Name
 	h.replica = &replica{world: w, name: name, binary: binary, config: filepath.Join(w.dir, name+".yaml")}
 	h.configure()
 	w.hosts = append(w.hosts, h)
@@ -56,16 +60,16 @@ func (w *world) addHost(number int, t targetPlan) {
 
 func (h *host) configure() {
 	type options = map[string]any
+	var targets []options
+	for _, t := range h.targets {
+		targets = append(targets, options{
+			"name": t.Name, "driver": t.Driver, "concurrency": t.Concurrency, "timeout": t.Timeout.String(),
+			"sync_interval": t.Sync, "backoff": options{"min": "50ms", "max": t.BackoffMax.String()}, "options": h.world.driverOptions(t),
+		})
+	}
 	text, err := json.MarshalIndent(options{
 		"server": h.line.url, "name": h.name, "state_dir": h.state, "listen": "127.0.0.1:0", "shutdown_timeout": "5s",
-		"log": options{"level": "info", "format": "json"},
-		"targets": []options{{
-			"name": h.target.Name, "driver": "webhook", "concurrency": h.target.Concurrency, "timeout": h.target.Timeout.String(),
-			"sync_interval": h.target.Sync, "backoff": options{"min": "50ms", "max": h.target.BackoffMax.String()},
-			"options": options{
-				"url": h.world.endpoints[h.world.plan.index(h.target.Name)].url, "headers_env": options{headerReplica: "WORLD_REPLICA"},
-			},
-		}},
+		"log": options{"level": "info", "format": "json"}, "targets": targets,
 	}, "", "  ")
 	require.NoError(h.world.t, err)
 	require.NoError(h.world.t, os.WriteFile(h.config, text, 0o600))
@@ -90,7 +94,7 @@ func (h *host) live(quiet <-chan struct{}) {
 			h.world.end(h.replica)
 			return
 		case <-h.calm:
-			if p := h.process(); p.alive() && p.armed != "" {
+			if p := h.process(); p.alive() && (p.armed != "" || p.refused()) { // one of its targets may go on
 				h.world.end(h.replica)
 			}
 			h.revive("")
@@ -163,17 +167,44 @@ func (h *host) strike(quiet <-chan struct{}) {
 		p.signal(syscall.SIGKILL)
 		<-p.exited
 	}
-	if lose {
-		w.note("the state of %s is lost", h.name)
-		w.count("states of agents lost", 1)
-		if err := os.RemoveAll(h.state); err != nil {
-			w.violate("tester", "%v", err)
-		}
+	if err := h.change(lose); err != nil {
+		w.violate("tester", "%v", err)
 	}
 	pass(lasts, either(quiet, h.calm))
 }
 
-// refused reports whether an agent has ended because the server has another stream than its state.
+// change takes the state away or puts an older copy in its place, if it is to be lost. Else it makes that copy, unless there is one.
+func (h *host) change(lose bool) error {
+	_, err := os.Stat(h.backup)
+	if !lose {
+		if errors.Is(err, fs.ErrNotExist) {
+			return os.CopyFS(h.backup, os.DirFS(h.state))
+		}
+		return err
+	}
+	if err != nil || h.r.IntN(2) == 0 {
+		h.world.note("the state of %s is lost", h.name)
+		h.world.count("states of agents lost", 1)
+		return os.RemoveAll(h.state)
+	}
+	h.world.note("%s has an older state", h.name)
+	h.world.count("states of agents rolled back", 1)
+	for _, t := range h.targets {
+		h.world.timeline.ill(stateOf(t.Name))
+		h.world.timeline.well(stateOf(t.Name))
+	}
+	return errors.Join(os.RemoveAll(h.state), os.Rename(h.backup, h.state))
+}
+
+// stateOf is the part of a world that is ill for a moment when the agent of a target gets an older state.
+func stateOf(target string) string { return "state for " + target }
+
+// calls reports whether the agent calls for a target.
+func (h *host) calls(target string) bool {
+	return slices.ContainsFunc(h.targets, func(t targetPlan) bool { return t.Name == target })
+}
+
+// refused reports whether an agent has given a target up because the server has another stream than its state.
 func (p *process) refused() bool {
 	if p == nil {
 		return false

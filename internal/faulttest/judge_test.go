@@ -3,7 +3,6 @@ package faulttest_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -35,18 +34,10 @@ func (w *world) judge() {
 	w.changes = history
 	w.mu.Unlock()
 	m := newModel(w.targetNames(), history)
-	overlapping := calls
-	calls = w.judged(calls)
-	frozen := func(replica string, from, to time.Time) bool { return !w.timeline.healthy("awake "+replica, from, to) }
-	found = append(found, staleCalls(m, calls)...)
-	found = append(found, unknownSpecs(m, calls)...)
-	found = append(found, overlaps(overlapping, frozen)...)
-	found = append(found, deposed(calls, frozen)...)
-	found = append(found, steppedBack(m, calls)...)
-	found = append(found, baselessDeletes(m, slices.DeleteFunc(slices.Clone(calls), func(c call) bool { return c.Remote }), fuzz)...)
-	found = append(found, baselessDeletes(m, slices.DeleteFunc(slices.Clone(calls), func(c call) bool { return !c.Remote }), streamFuzz)...)
+	owned, more := w.judgeCalls(m, calls)
+	found = append(found, more...)
 	found = append(found, w.judgeStream(m)...)
-	found = append(found, w.judgeRollouts(m, history, calls)...)
+	found = append(found, w.judgeRollouts(m, history, owned)...)
 	w.mu.Lock()
 	approved := w.approved
 	w.mu.Unlock()
@@ -54,8 +45,8 @@ func (w *world) judge() {
 		approved = time.Now()
 	}
 	for _, t := range w.plan.Targets {
-		if t.MaxDeletes >= 0 && t.Driver == "webhook" && !t.Remote { // of a stream it lets publications pass, which are called for later
-			found = append(found, guardBreaks(calls, t.Name, t.MaxDeletes, approved)...)
+		if t.MaxDeletes >= 0 { // files that the daemon writes itself have no journal
+			found = append(found, guardBreaks(owned, t.Name, t.MaxDeletes, approved)...)
 		}
 	}
 	for _, v := range found {
@@ -71,6 +62,33 @@ func (w *world) judge() {
 	w.firstCallsEnd()
 	w.outboxIsBounded()
 	w.nothingLeaks()
+}
+
+// judgeCalls asks the oracles about calls and publications. It returns what owners did: their calls, and what they published, which are
+// their calls for streams. What an agent does later is compared with that: a bound in time for it would let pass what it deletes by mistake.
+func (w *world) judgeCalls(m *model, calls []call) (owned []call, found []violation) {
+	frozen := func(replica string, from, to time.Time) bool { return !w.timeline.healthy("awake "+replica, from, to) }
+	found = overlaps(calls, frozen)
+	published := w.judged(w.publications())
+	var remote []call
+	for _, c := range w.judged(calls) {
+		if c.Remote {
+			remote = append(remote, c)
+		} else {
+			owned = append(owned, c)
+		}
+	}
+	owned = append(owned, published...)
+	for _, by := range [][]call{owned, remote} {
+		found = append(found, staleCalls(m, by)...)
+		found = append(found, unknownSpecs(m, by)...)
+		found = append(found, deposed(by, frozen)...)
+	}
+	rewound := func(target string, from, to time.Time) bool { return !w.timeline.healthy(stateOf(target), from, to) }
+	found = append(found, unpublished(published, remote, rewound)...)
+	found = append(found, steppedBack(m, remote, rewound)...)
+	found = append(found, steppedBack(m, published, func(string, time.Time, time.Time) bool { return false })...)
+	return owned, append(found, baselessDeletes(m, owned, fuzz)...)
 }
 
 // lateOnes says which differences end by themselves: then the product said too early that it is at rest.

@@ -101,7 +101,7 @@ func (w *world) silentSince(e *endpoint) time.Time {
 
 // agentWell reports whether the agent of a target was well all the time between two times, if it has one.
 func (w *world) agentWell(target string, from, to time.Time) bool {
-	return !slices.ContainsFunc(w.hosts, func(h *host) bool { return h.target.Name == target && !w.timeline.healthy(h.name, from, to) })
+	return !slices.ContainsFunc(w.hosts, func(h *host) bool { return h.calls(target) && !w.timeline.healthy(h.name, from, to) })
 }
 
 // explains is whether a finding of doctor can be why the prober's row, which is one of num, is not called for. An old transaction,
@@ -137,7 +137,7 @@ func (w *world) reasons(target string) (why, said string) {
 	ask("doctor", `SELECT format('%s|%s: %s', NOT ok AND `+explains+` AND finding !~ $1, check_name, finding) FROM reconciler.doctor()`, w.aboutOthers(target))
 	asked := slices.Clone(w.replicas)
 	for _, h := range w.hosts {
-		if h.target.Name == target {
+		if h.calls(target) {
 			asked = append(asked, h.replica)
 		}
 	}

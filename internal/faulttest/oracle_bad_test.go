@@ -105,10 +105,11 @@ func TestAgentsThatStepBackAreFound(t *testing.T) {
 	t.Parallel()
 	m := life()
 	good := []call{agentCall(1, apply(11, 1)), agentCall(2, apply(12, 1)), agentCall(2, apply(21, 2)), agentCall(3, remove(31)), agentCall(4, apply(41, 4))}
-	require.Empty(t, steppedBack(m, good))
-	require.Equal(t, []string{"I3 agent"}, whats(steppedBack(m, []call{agentCall(1, apply(21, 2)), agentCall(2, apply(22, 1))})))
-	require.Equal(t, []string{"I3 agent"}, whats(steppedBack(m, []call{agentCall(1, apply(21, 2)), agentCall(2, remove(22)), agentCall(3, apply(23, 1))})))
-	require.Empty(t, steppedBack(m, []call{apply(21, 2), but(apply(22, 1), func(c *call) { c.Term = 2 })}), "owners that are replaced: see deposed")
+	require.Empty(t, steppedBack(m, good, never))
+	back := []call{agentCall(1, apply(21, 2)), agentCall(2, apply(22, 1))}
+	require.Equal(t, []string{"I3 agent"}, whats(steppedBack(m, back, never)))
+	require.Empty(t, steppedBack(m, back, always), "it has an older state")
+	require.Equal(t, []string{"I3 agent"}, whats(steppedBack(m, []call{agentCall(1, apply(21, 2)), agentCall(2, remove(22)), agentCall(3, apply(23, 1))}, never)))
 }
 
 func TestSpecsThatNobodyCommittedAreFound(t *testing.T) {

@@ -51,15 +51,17 @@ func staleCalls(m *model, calls []call) (found []violation) {
 	return found
 }
 
-// steppedBack finds calls of an agent with an older state than a call of any agent before it had. One agent of a
-// target runs at a time, and its state and its stream have what was called for, so the order holds across agents. I3.
-func steppedBack(m *model, calls []call) (found []violation) {
+// steppedBack finds calls with an older state than a call of a former agent or owner had. One agent of a target runs at a time,
+// and its state and its stream have what was called for, so the order holds across agents. An agent that gets an older copy of its state
+// (rewound) cannot know of what was called for since, until the server answers it. Of publications the fence keeps the order. I3.
+func steppedBack(m *model, calls []call, rewound func(target string, from, to time.Time) bool) (found []violation) {
 	applied := map[object]call{}
 	for _, c := range calls {
-		if c.Delete || !c.Remote {
+		if c.Delete {
 			continue
 		}
-		if before, ok := applied[c.Object]; ok && before.Term != c.Term { // within a term: see staleCalls
+		before, ok := applied[c.Object]
+		if ok && before.Term != c.Term && !rewound(c.Object.Target, before.Begin, c.Begin) { // within a term: see staleCalls
 			if row, stale := isStale(m, before, c); stale {
 				found = append(found, violation{"I3 agent", fmt.Sprintf("%s\n  has an older %v than %s", c, row, before), c.Object, c.Begin})
 			}

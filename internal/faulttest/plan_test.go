@@ -75,6 +75,7 @@ type targetPlan struct {
 	BackoffMax  time.Duration
 	Share       float64 // of its calls that fail at any time
 	Remote      bool    // an agent calls it, which follows its stream
+	Host        int     // which agent that is
 }
 
 // plan is everything that a seed decides before its world begins. What runs side by side takes its own course: a seed
@@ -133,6 +134,7 @@ func newPlanOf(seed uint64, novel []string) *plan {
 		p.Shifts = append(p.Shifts, []time.Duration{0, 0, 0, 0, 0, 0, time.Hour, -time.Hour}[more.IntN(8)])
 	}
 	p.Disk = more.IntN(6) == 0
+	p.addAgents(p.stream(streamHosts))
 	within := p.Lasts
 	p.addFaults(r)
 	if p.Disk {
@@ -140,12 +142,9 @@ func newPlanOf(seed uint64, novel []string) *plan {
 	}
 	p.beHonest(p.stream(2))
 	p.addLateWord(p.stream(3))
-	if p.stream(streamStreams).IntN(2) == 0 && !p.Disk {
-		p.Targets[webhooks].Driver = "stream"
+	if last := &p.Targets[len(p.Targets)-1]; p.streams() {
+		last.Driver = "stream"
 		p.Ack = p.stream(streamAgent).IntN(2) == 0
-	}
-	if hosts := p.stream(streamHosts); hosts.IntN(3) == 0 {
-		p.Targets[hosts.IntN(webhooks)].Remote = true
 	}
 	p.addApplies(p.stream(streamApplies))
 	p.addNovelties(p.stream(streamNovelties), novel, within)

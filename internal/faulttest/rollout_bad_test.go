@@ -193,15 +193,7 @@ func TestCallsBeforeTheirGateAreFound(t *testing.T) {
 	require.Empty(t, earlyCalls(m, running, history, []call{in("t1", apply(24.9, 2))}, func(time.Time) bool { return true }), "the claim was lost in a crash")
 
 	back := with(release(), func(a *rollout) { a.Xid, a.Parts[1].Started = "204", nil })
-	far := func(c call) call { return in("t1", agentCall(1, c)) }
 	require.Equal(t, early, found(back, in("t1", remove(55))), "it was not wanted until the apply, and was deleted then")
-	require.Empty(t, found(back, far(remove(55))), "an agent repeats a delete from before")
-	require.Equal(t, early, found(back, far(apply(55, 4))))
-	later := newModel([]string{"t1"}, append(slices.Clone(history), change{
-		At: at(80), Seq: 5, Xid: "205", Tab: "num", Old: history[3].New, New: &row{Resource: "num", Key: "7", Running: false, Version: 5},
-	}))
-	stopping := with(release(), func(a *rollout) { a.Xid, a.Committed, a.Parts[1].Started = "205", at(80), nil })
-	require.Equal(t, early, whats(earlyCalls(later, stopping, history, []call{far(remove(85))}, noCrash)), "an agent deletes what was wanted")
 
 	halted := with(release(), func(a *rollout) {
 		a.State, a.Parts[1].State, a.Parts[1].Started = "failed", "halted", nil

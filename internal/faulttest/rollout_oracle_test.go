@@ -301,11 +301,7 @@ func early(m *model, c call, mine written) bool {
 		brings, _ := mine.brings(m, c)
 		return brings
 	}
-	since := c.Begin.Add(-readBefore)
-	if c.Remote { // it may have been published long before, and is sent until it is confirmed
-		since = mine.at.Add(-streamFuzz)
-	}
-	return c.Begin.After(mine.at) && !m.unwanted(c.Object, since, mine.at.Add(-time.Microsecond))
+	return c.Begin.After(mine.at) && !m.unwanted(c.Object, c.Begin.Add(-readBefore), mine.at.Add(-time.Microsecond))
 }
 
 // newerExplains says whether a newer apply of the object may have led to a call.

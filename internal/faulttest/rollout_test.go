@@ -25,7 +25,7 @@ const (
 	streamRollouts  = 400 // and the writer's number
 	streamStreams   = 316 // whether the last target is a stream
 	streamAgent     = 317 // whether it waits for acknowledgement, and the lives of the agent
-	streamHosts     = 318 // whether an agent calls one of the webhooks, and (in the numbers that follow) what strikes it
+	streamHosts     = 318 // which targets agents call, and (in the numbers that follow) what strikes each agent
 	streamHostile   = 302 // rows and settings
 )
 

@@ -68,6 +68,21 @@ END
 $$;
 CREATE TRIGGER see_insert AFTER INSERT ON reconciler.ledger REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
 CREATE TRIGGER see_update AFTER UPDATE ON reconciler.ledger REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_ledger();
+-- What was published: each version of each object of each stream, by the transaction that published it.
+CREATE TABLE test.published (
+    xid xid8 NOT NULL DEFAULT pg_current_xact_id(), target text NOT NULL, term bigint NOT NULL, resource text NOT NULL, key text NOT NULL,
+    version bigint NOT NULL, revision bigint NOT NULL, spec jsonb);
+CREATE FUNCTION test.see_published() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO test.published (target, term, resource, key, version, revision, spec)
+    SELECT t.name, t.term, r.resource, r.key, r.version, r.revision, r.spec FROM rows AS r JOIN reconciler.targets AS t ON t.id = r.target_id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER see_insert AFTER INSERT ON reconciler.published
+    REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_published();
+CREATE TRIGGER see_update AFTER UPDATE ON reconciler.published
+    REFERENCING NEW TABLE AS rows FOR EACH STATEMENT EXECUTE FUNCTION test.see_published();
 -- Ends of applies that the outbox told of; its rows go.
 CREATE TABLE test.ends (apply bigint NOT NULL, event bigint NOT NULL);
 CREATE INDEX ON test.ends (apply);

@@ -225,14 +225,11 @@ var temporary = regexp.MustCompile(`^\.reconciler-[A-Z0-9]+\.tmp$`)
 
 // killed says whether a process of this world was, by a fault or at a crash point.
 func (w *world) killed() bool {
-	for _, r := range w.replicas {
-		for _, p := range r.all {
-			if p.wasKilled() {
-				return true
-			}
-		}
+	places := slices.Clone(w.replicas)
+	for _, h := range w.hosts {
+		places = append(places, h.replica)
 	}
-	return false
+	return slices.ContainsFunc(places, func(r *replica) bool { return slices.ContainsFunc(r.all, (*process).wasKilled) })
 }
 
 // leave stops every process in good order, and looks at what is left behind. A target that was taken over from a dead

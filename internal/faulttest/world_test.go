@@ -36,7 +36,7 @@ type world struct {
 	replicas  []*replica
 	endpoints []*endpoint // in the order of the plan's targets; the last target has none
 	watchers  []*watcher  // of the last target, if it is a stream
-	hosts     []*host     // of the webhooks that an agent calls
+	hosts     []*host     // where agents run
 	agent     *agent      // which is one of them; nil: the stream does not wait for one
 	journal   journal
 	timeline  *timeline
@@ -128,10 +128,8 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 	for i := range p.Replicas {
 		w.addReplica(i)
 	}
-	for i, t := range p.Targets {
-		if t.Remote {
-			w.addHost(i, t)
-		}
+	for number, targets := range p.hosts() {
+		w.addHost(number, targets)
 	}
 	direct := w.db.URL
 	if w.standby != nil {
@@ -171,26 +169,20 @@ func (w *world) configure(name, url, direct string) (path string) {
 	w.t.Helper()
 	type options = map[string]any
 	var targets []options
-	for i, t := range w.plan.Targets {
-		guard, dir := options{"max_fraction": 1}, w.targetDir(t)
-		if w.disk != nil {
-			dir = filepath.Join(w.disk.Dir, t.Name)
-		}
+	for _, t := range w.plan.Targets {
+		guard := options{"max_fraction": 1}
 		if t.MaxDeletes >= 0 {
 			guard["max_deletes"] = t.MaxDeletes
 		}
 		target := options{
-			"name": t.Name, "driver": "file", "options": options{"dir": dir, "fsync": false}, "guard": guard,
+			"name": t.Name, "guard": guard,
 			"concurrency": t.Concurrency, "timeout": t.Timeout.String(), "sync_interval": t.Sync,
 			"backoff": options{"min": "50ms", "max": t.BackoffMax.String()},
 		}
-		switch {
-		case t.Remote:
+		if t.Remote {
 			target["driver"], target["options"] = "stream", options{"ack": true}
-		case t.Driver == "webhook":
-			target["driver"], target["options"] = t.Driver, options{"url": w.endpoints[i].url, "headers_env": options{headerReplica: "WORLD_REPLICA"}}
-		case t.Driver == "stream":
-			target["driver"], target["options"] = t.Driver, options{"ack": w.plan.Ack}
+		} else {
+			target["driver"], target["options"] = t.Driver, w.driverOptions(t)
 		}
 		targets = append(targets, target)
 	}
@@ -206,6 +198,21 @@ func (w *world) configure(name, url, direct string) (path string) {
 	path = filepath.Join(w.dir, name+".yaml")
 	require.NoError(w.t, os.WriteFile(path, text, 0o600))
 	return path
+}
+
+// driverOptions are what the driver of a target needs to know, wherever it runs.
+func (w *world) driverOptions(t targetPlan) map[string]any {
+	switch t.Driver {
+	case "webhook":
+		return map[string]any{"url": w.endpoints[w.plan.index(t.Name)].url, "headers_env": map[string]any{headerReplica: "WORLD_REPLICA"}}
+	case "stream":
+		return map[string]any{"ack": w.plan.Ack}
+	}
+	dir := w.targetDir(t)
+	if w.disk != nil {
+		dir = filepath.Join(w.disk.Dir, t.Name)
+	}
+	return map[string]any{"dir": dir, "fsync": false}
 }
 
 // diskSize is the room on the disk of a file target: enough for every row of a world.

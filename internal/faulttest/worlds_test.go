@@ -20,6 +20,9 @@ var briefSeeds = []uint64{
 	200110, // the first leader died before its cursor was kept, and changes of base tables since then were never expanded
 }
 
+// agentSeed is the world of `make test` with agents: one agent calls for a webhook and writes files, and the daemon calls two webhooks itself.
+const agentSeed = 83285
+
 // longSeeds are those of `make test/long` beside them.
 var longSeeds = []uint64{
 	212,   // svc/1 was applied by a first sync that a crash cut short, and its workspace vanished: an orphan
@@ -34,14 +37,19 @@ var longSeeds = []uint64{
 // TestWorlds lives through worlds: each seed makes one. See docs/testing.md.
 func TestWorlds(t *testing.T) {
 	t.Parallel()
-	seeds, abreast := briefSeeds, 1
+	seeds, abreast := append(slices.Clone(briefSeeds), agentSeed), 1
 	if timed() {
-		seeds, abreast = slices.Concat(longSeeds, briefSeeds), *flagLanes
+		seeds, abreast = slices.Concat(longSeeds, seeds), *flagLanes
 	}
 	if *flagWorlds > 0 {
 		seeds = make([]uint64, *flagWorlds)
+		next := *flagSeed
 		for i := range seeds {
-			seeds[i] = *flagSeed + uint64(i)
+			for *flagAgents && len(newPlan(next).hosts()) == 0 {
+				next++
+			}
+			seeds[i] = next
+			next++
 		}
 	}
 	report := newReport()
