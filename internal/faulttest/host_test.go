@@ -173,16 +173,17 @@ func (h *host) strike(quiet <-chan struct{}) {
 	pass(lasts, either(quiet, h.calm))
 }
 
-// change takes the state away or puts an older copy in its place, if it is to be lost. Else it makes that copy, unless there is one.
+// change keeps a copy of the state, unless there is one. If the state is to be lost, it takes it away, or puts the older copy in its place.
 func (h *host) change(lose bool) error {
 	_, err := os.Stat(h.backup)
-	if !lose {
-		if errors.Is(err, fs.ErrNotExist) {
-			return os.CopyFS(h.backup, os.DirFS(h.state))
-		}
+	first := errors.Is(err, fs.ErrNotExist)
+	if first {
+		err = os.CopyFS(h.backup, os.DirFS(h.state))
+	}
+	if !lose || err != nil {
 		return err
 	}
-	if err != nil || h.r.IntN(2) == 0 {
+	if first || h.r.IntN(3) == 0 {
 		h.world.note("the state of %s is lost", h.name)
 		h.world.count("states of agents lost", 1)
 		return os.RemoveAll(h.state)

@@ -20,7 +20,7 @@ var briefSeeds = []uint64{
 	200110, // the first leader died before its cursor was kept, and changes of base tables since then were never expanded
 }
 
-// agentSeed is the world of `make test` with agents: one agent calls for a webhook and writes files, and the daemon calls two webhooks itself.
+// agentSeed is the world of `make test` with an agent, which calls a webhook and writes files. The daemon calls two webhooks itself.
 const agentSeed = 83285
 
 // longSeeds are those of `make test/long` beside them.
