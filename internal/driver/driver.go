@@ -15,6 +15,9 @@ type Ref struct {
 	Key      string // key of the row as text; composite keys are joined (see docs/concepts.md)
 	Revision int64  // revision of the newest change known when the row was read; 0 for none
 	Term     int64  // fencing term of the owner that makes the call; grows with every takeover
+	// Memory is what the driver last had remembered of the object (see Outcome.Memory); nil for none. After a crash it may be
+	// what was remembered before, or nil though the target has the object.
+	Memory []byte
 }
 
 // Object is an object that is wanted: its name and its spec.
@@ -57,6 +60,8 @@ type Listed struct {
 	// Hashes holds HashSpec of every spec that this content may stand for (raw text and JSON can look
 	// alike); the object is in sync when one of them equals the ledger's. Empty means "cannot tell".
 	Hashes []Hash
+	// Memory, unless nil, decides instead of Hashes: the object is in sync when it equals what is remembered of it.
+	Memory []byte
 }
 
 // Lister is a driver that can say what its target really has, so that a sync finds drift and orphans.

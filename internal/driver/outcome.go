@@ -53,7 +53,13 @@ type Outcome struct {
 	Err     error         // nil for VerdictDone, never nil otherwise; its text reaches the ledger
 	// Whole: the target asks for no calls at all until After is over, not only for none for this object. VerdictRetryAfter only.
 	Whole bool
+	// Memory is to be remembered of the object, at most MemoryMost bytes, and comes back in the Ref of its later calls until it is
+	// deleted. Nil keeps what is remembered. Any verdict may have one. Put no secrets into it: the ledger keeps it as it is.
+	Memory []byte
 }
+
+// MemoryMost is how many bytes an Outcome may have remembered of an object. With more the call counts as Terminal.
+const MemoryMost = 64 << 10
 
 var errUnspecified = errors.New("the driver gave no reason")
 
@@ -89,6 +95,12 @@ func Unreachable(err error) Outcome { return failed(VerdictUnreachable, err) }
 func Waiting(after time.Duration, reason string) Outcome {
 	o := failed(VerdictWaiting, errors.New(reason))
 	o.After = max(after, 0)
+	return o
+}
+
+// Remember returns the outcome with what is to be remembered of the object; nil keeps what is.
+func (o Outcome) Remember(memory []byte) Outcome {
+	o.Memory = memory
 	return o
 }
 
