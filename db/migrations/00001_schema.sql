@@ -279,6 +279,7 @@ CREATE TABLE reconciler.ledger (
     applied_at       timestamptz,
     match            jsonb,
     generation       integer NOT NULL DEFAULT 0,
+    memory           bytea CHECK (octet_length(memory) <= 65536),
     PRIMARY KEY (target_id, resource_id, key),
     CHECK ((state = 'held') = (held_by IS NOT NULL)),
     CHECK (state NOT IN ('pending', 'failing') OR next_attempt_at IS NOT NULL),
@@ -290,6 +291,7 @@ COMMENT ON COLUMN reconciler.ledger.failed_hash IS 'Hash of the spec that ended 
 COMMENT ON COLUMN reconciler.ledger.approved IS 'A person approved this delete: the guard lets it pass.';
 COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';
 COMMENT ON COLUMN reconciler.ledger.generation IS 'Grows with each retry() and approve(): a result of a look from before leaves state, approval and attempts as they are.';
+COMMENT ON COLUMN reconciler.ledger.memory IS 'What the driver keeps with the object, such as the names of what it has made for it. NULL: nothing.';
 -- Due retries are read from here, oldest first; applied rows are not in it.
 CREATE INDEX ledger_due ON reconciler.ledger (target_id, next_attempt_at) WHERE state IN ('pending', 'failing');
 CREATE INDEX ledger_unsettled ON reconciler.ledger (target_id, state) WHERE state <> 'applied';

@@ -3,14 +3,15 @@
 -- +goose StatementBegin
 -- settle is how an owner records what came of its calls: ledger rows, removed ledger rows and the cursor, in one
 -- statement and so in one transaction and one round trip. It refuses a deposed owner. In the arrays '' and 0 stand for
--- NULL, a negative delay for "no further attempt", and a negative generation for the ledger's, whatever it is.
+-- NULL, a negative delay for "no further attempt", and a negative generation for the ledger's, whatever it is. memories has no element
+-- after the last that is not NULL: most drivers have none, and the array is empty.
 -- It locks the target first, as retry(), approve() and resume() do, so that it never deadlocks with them. Rows are written by key, so
 -- that no plan on a young table can turn into a scan.
 CREATE FUNCTION reconciler.settle(
     target_id integer, owner uuid, term bigint,
     resource_ids integer[], keys text[], states text[], wanted boolean[], present boolean[], desired_revisions bigint[], applied_revisions bigint[],
     applied_hashes bytea[], failed_hashes bytea[], attempts integer[], errors text[], held_by text[], approved boolean[], delays double precision[],
-    called boolean[], matches text[], generations integer[],
+    called boolean[], matches text[], generations integer[], memories bytea[],
     gone_resource_ids integer[], gone_keys text[],
     cursor_revision bigint, cursor_snapshot text, batch_revision bigint, batch_snapshot text, batch_xid text, batch_seq bigint,
     count_guard boolean, passed bigint, passed_of bigint, guard_window double precision, ended_calls bigint[]
@@ -24,17 +25,18 @@ DECLARE
 BEGIN
     IF cardinality(settle.keys) > 0 THEN
         INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision,
-            applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match, generation)
+            applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match, generation, memory)
         SELECT settle.target_id, n.resource_id, n.key, CASE WHEN n.held_by = 'pause' AND NOT paused THEN 'pending' ELSE n.state END::reconciler.object_state, n.wanted, n.present, n.desired_revision, nullif(n.applied_revision, 0),
             nullif(n.applied_hash, ''), nullif(n.failed_hash, ''), n.attempts, nullif(n.error, ''), CASE WHEN n.held_by <> 'pause' OR paused THEN nullif(n.held_by, '') END, n.approved,
             CASE WHEN n.delay >= 0 THEN clock_timestamp() + make_interval(secs => n.delay) WHEN n.held_by = 'pause' AND NOT paused THEN clock_timestamp() END,
             CASE WHEN n.called AND n.state = 'applied' THEN clock_timestamp() END, nullif(n.match, '')::jsonb,
             CASE WHEN n.generation >= 0 THEN n.generation ELSE coalesce((
                 SELECT x.generation FROM reconciler.ledger x
-                WHERE x.target_id = settle.target_id AND x.resource_id = n.resource_id AND x.key = n.key), 0) END
+                WHERE x.target_id = settle.target_id AND x.resource_id = n.resource_id AND x.key = n.key), 0) END,
+            n.memory
         FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.wanted, settle.present, settle.desired_revisions, settle.applied_revisions,
-            settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.delays, settle.called, settle.matches, settle.generations)
-            AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, delay, called, match, generation)
+            settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.delays, settle.called, settle.matches, settle.generations, settle.memories)
+            AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, delay, called, match, generation, memory)
         -- A resource that was untracked meanwhile has no ledger any more.
         WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
         ORDER BY n.resource_id, n.key COLLATE "C"
@@ -45,17 +47,18 @@ BEGIN
             applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash, attempts = excluded.attempts,
             last_error = excluded.last_error, held_by = excluded.held_by, approved = excluded.approved,
             next_attempt_at = excluded.next_attempt_at, applied_at = coalesce(excluded.applied_at, l.applied_at),
-            match = coalesce(excluded.match, l.match)
+            match = coalesce(excluded.match, l.match), memory = coalesce(excluded.memory, l.memory)
         WHERE l.generation = excluded.generation;
         GET DIAGNOSTICS n = ROW_COUNT;
         IF n < cardinality(settle.keys) THEN
-            -- A look from before retry() or approve() says what the target has, and nothing else. The object is due again.
+            -- A look from before retry() or approve() says what the target has and what the driver remembers, and nothing else. The object is due again.
             UPDATE reconciler.ledger l SET present = r.present, applied_hash = nullif(r.applied_hash, ''),
                 applied_revision = coalesce(nullif(r.applied_revision, 0), l.applied_revision),
                 applied_at = CASE WHEN r.called AND r.state = 'applied' THEN clock_timestamp() ELSE l.applied_at END,
-                next_attempt_at = clock_timestamp()
+                next_attempt_at = clock_timestamp(), memory = coalesce(r.memory, l.memory)
             FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.present, settle.applied_revisions, settle.applied_hashes,
-                settle.called, settle.generations) AS r(resource_id, key, state, present, applied_revision, applied_hash, called, generation)
+                settle.called, settle.generations, settle.memories)
+                AS r(resource_id, key, state, present, applied_revision, applied_hash, called, generation, memory)
             WHERE l.target_id = settle.target_id AND l.resource_id = r.resource_id AND l.key = r.key
               AND r.generation >= 0 AND l.generation <> r.generation;
         END IF;

@@ -105,8 +105,9 @@ WHERE target_id = sqlc.arg(target_id)::int AND resource_id = sqlc.arg(resource_i
 ORDER BY key LIMIT sqlc.arg(page_rows)::int;
 
 -- name: LedgerLookup :many
--- What the ledger says about listed objects, in their order.
-SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at
+-- What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is asked for.
+SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
+    CASE WHEN sqlc.arg(remembers)::boolean THEN sha256(l.memory) END::bytea AS remembered
 FROM unnest(sqlc.arg(keys)::text[]) WITH ORDINALITY AS i(key, n)
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger x WHERE x.target_id = sqlc.arg(target_id)::int AND x.resource_id = sqlc.arg(resource_id)::int AND x.key = i.key LIMIT 1) AS l ON true
 ORDER BY i.n;

@@ -260,9 +260,12 @@ func (c *caller) call(callCtx context.Context, group []look) (outcomes []driver.
 	if errors.Is(context.Cause(callCtx), errCallTimeout) {
 		for i := range outcomes {
 			if unanswered(outcomes[i].Err) {
-				outcomes[i] = driver.Backoff(&timeoutError{after: c.cfg.Timeout})
+				outcomes[i] = driver.Backoff(&timeoutError{after: c.cfg.Timeout}).Remember(outcomes[i].Memory)
 			}
 		}
+	}
+	for i, out := range outcomes {
+		outcomes[i] = out.Bounded()
 	}
 	return outcomes
 }
@@ -301,7 +304,7 @@ func repeat(out driver.Outcome, n int) []driver.Outcome {
 func (c *caller) object(l look) driver.Object {
 	ref := driver.Ref{
 		Target: c.cfg.Name, Resource: l.resource.Name, Key: l.item.Key,
-		Revision: max(l.item.Revision, l.now), Term: c.cfg.Grant.Term,
+		Revision: max(l.item.Revision, l.now), Term: c.cfg.Grant.Term, Memory: l.memory(),
 	}
 	return driver.Object{Ref: ref, Spec: l.row.Spec, Hash: l.row.Hash}
 }
@@ -320,8 +323,10 @@ func (c *caller) finish(ctx context.Context, l look, out driver.Outcome, took ti
 	switch {
 	case out.Verdict == driver.VerdictUnreachable:
 		c.circuit.failed(ctx, c.breaker.Unreached, out.Err)
-		c.requeueAll([]look{l})
-		return
+		if l.news(out.Memory) == nil {
+			c.requeueAll([]look{l})
+			return
+		}
 	case errors.As(out.Err, &late):
 		c.circuit.failed(ctx, c.breaker.Timeout, fmt.Errorf("every call times out: %w", out.Err))
 	default:

@@ -47,7 +47,8 @@ type record struct {
 	delay           float64 // seconds until the next attempt; negative: none
 	called          bool
 	match           string
-	generation      int32 // of the ledger row that the look has read; negative: whatever it is
+	generation      int32  // of the ledger row that the look has read; negative: whatever it is
+	memory          []byte // of the driver; nil: unchanged
 }
 
 // look is everything that a decision is made from.
@@ -217,12 +218,28 @@ func (l look) holder(e *desired.Entry, approved bool) string {
 
 func due(e *desired.Entry) bool { return e.DueIn == nil || *e.DueIn <= 0 }
 
+// memory returns what the driver last had remembered of the object; nil for nothing.
+func (l look) memory() []byte {
+	if l.row.Ledger == nil {
+		return nil
+	}
+	return l.row.Ledger.Memory
+}
+
+// news returns the memory of an outcome if the ledger has another one, else nil.
+func (l look) news(memory []byte) []byte {
+	if before := l.memory(); before != nil && bytes.Equal(before, memory) {
+		return nil
+	}
+	return memory
+}
+
 // outcome turns the result of a call into the ledger's record.
 func (l look) outcome(act action, out driver.Outcome, backoff throttle.Backoff) *record {
 	r := l.base()
 	r.called, r.present = true, true
 	r.attempts++
-	r.heldBy = ""
+	r.heldBy, r.memory = "", l.news(out.Memory)
 	if out.Verdict == driver.VerdictDone {
 		if act == actDelete {
 			return &record{gone: true, called: true}
@@ -244,7 +261,7 @@ func (l look) outcome(act action, out driver.Outcome, backoff throttle.Backoff) 
 		r.wanted, r.approved = false, true // the guard let it pass once
 	}
 	switch out.Verdict {
-	case driver.VerdictWaiting:
+	case driver.VerdictWaiting, driver.VerdictUnreachable:
 		r.attempts--
 		r.state, r.delay = desired.Pending, throttle.Jittered(max(out.After, waitingMin)).Seconds()
 	case driver.VerdictTerminal:

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// batchCalls bounds the objects of one call to a driver.BatchApplier, and batchBytes their specs, beside the last.
+	// batchCalls bounds the objects of one call to a driver.BatchApplier, and batchBytes their specs and memories, beside the last.
 	batchCalls = 200
 	batchBytes = 4 << 20
 	// brokenFor is how long objects wait whose resource cannot be read at all.
@@ -102,7 +102,7 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 		}
 		if act == actApply || act == actDelete {
 			l.act = act
-			d.queue.Looked(it, true, len(l.row.Spec))
+			d.queue.Looked(it, true, len(l.row.Spec)+len(l.memory()))
 			d.queue.Works(it, act == actDelete, l.operation())
 			calls[it.Lane] = append(calls[it.Lane], l)
 			continue
@@ -201,7 +201,7 @@ func (d *dispatcher) groups(looks []look) [][]look {
 		}
 		batches[kind] = append(batches[kind], l)
 		if l.act == actApply {
-			bytes += len(l.row.Spec)
+			bytes += len(l.row.Spec) + len(l.memory())
 		}
 		if !many || len(batches[kind]) == most || kind == 0 && bytes >= batchBytes {
 			groups, batches[kind] = append(groups, batches[kind]), nil

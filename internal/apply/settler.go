@@ -15,8 +15,9 @@ import (
 )
 
 const (
-	// settleRows bounds one write to the ledger.
-	settleRows = 1000
+	// settleRows bounds one write to the ledger, and settleBytes the memories in it, beside the last.
+	settleRows  = 1000
+	settleBytes = 4 << 20
 	// settleEvery is how often the ledger is written, unless objects wait for what is written: a write costs as much as
 	// many of its rows, and its processor time is the writers' too.
 	settleEvery = 5 * time.Millisecond
@@ -204,13 +205,17 @@ func (s *settler) gather() {
 
 // fill takes what has already arrived.
 func (s *settler) fill(batch []result, open bool) ([]result, bool) {
-	for open && len(batch) < settleRows {
+	bytes := 0
+	for open && len(batch) < settleRows && bytes < settleBytes {
 		select {
 		case r, ok := <-s.settled:
 			if !ok {
 				return batch, false
 			}
 			batch = append(batch, r)
+			if r.record != nil {
+				bytes += len(r.record.memory)
+			}
 		default:
 			return batch, true
 		}
@@ -397,6 +402,10 @@ func addRecord(p *store.SettleParams, r result) {
 	p.Called = append(p.Called, rec.called)
 	p.Matches = append(p.Matches, rec.match)
 	p.Generations = append(p.Generations, rec.generation)
+	if rec.memory != nil {
+		p.Memories = append(p.Memories, make([][]byte, len(p.Keys)-len(p.Memories))...) // NULL for those before
+		p.Memories[len(p.Keys)-1] = rec.memory
+	}
 }
 
 // orEmpty keeps NULL out of an array: ” stands for it.

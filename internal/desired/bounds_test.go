@@ -45,6 +45,27 @@ func TestF17_ReadReturnsAsManySpecsAsItMay(t *testing.T) {
 	}
 }
 
+// Memories count, too.
+func TestReadReturnsAsManyMemoriesAsItMay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY); INSERT INTO apps SELECT generate_series(1, 300);
+		SELECT reconciler.track('app', 'apps', '{id}', $$'eu'$$, spec => 'to_jsonb(id)')`)
+	r := w.resource(t, "app")
+	w.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at, memory)
+		SELECT $1, $2, i, 'pending', true, true, now(), decode(repeat('ab', 65536), 'hex') FROM generate_series(1, 300) AS i`, targetEU, r.ID)
+	keys := make([]string, 300)
+	for i := range keys {
+		keys[i] = fmt.Sprint(i + 1)
+	}
+	rows, err := r.Read(t.Context(), w.Pool, "eu", targetEU, keys)
+	require.NoError(t, err)
+	for i, row := range rows {
+		require.Equal(t, i >= 255, row.Left, i)
+		require.Equal(t, row.Left, row.Ledger.Memory == nil, i)
+		require.NotNil(t, row.Ledger)
+	}
+}
+
 // What depends_on refers to goes into an index of the ledger; what is too large for it blocks its object, and no other.
 func TestF17_ColumnsThatAreTooLargeToDependOn(t *testing.T) {
 	t.Parallel()

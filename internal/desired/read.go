@@ -31,7 +31,7 @@ type Row struct {
 	// First is the number of the record by which the read says that the object may be called for: the ledger does not say that
 	// the target may have it. 0: there is none.
 	First int64
-	// Left: the read had as many bytes of specs as it may have before it came to this one. The row is to be read again.
+	// Left: the read had as many bytes of specs and memories as it may have before it came to this one. The row is to be read again.
 	Left bool
 }
 
@@ -58,6 +58,7 @@ type Entry struct {
 	Generation      int32    // retry() and approve() increase it
 	DueIn           *float64 // seconds until the next attempt; negative when due
 	AppliedAt       *time.Time
+	Memory          []byte // of the driver; nil for none
 }
 
 // SpecMost is the largest spec that is applied, in bytes. The object of a larger one is blocked, and it is not even sent here.
@@ -66,7 +67,7 @@ const SpecMost = 1 << 20
 // MatchMost is the most that the columns may have which depends_on refers to, in bytes of JSON. An object with more is blocked.
 const MatchMost = 8 << 10
 
-// ReadMost is how many bytes of specs a read returns, beside one spec.
+// ReadMost is how many bytes of specs and memories a read returns, beside those of one object.
 const ReadMost = 16 << 20
 
 // readSQLs are the queries of a kind of read: by default, with the tasks that govern objects, and of one key, with tasks.
@@ -99,7 +100,7 @@ func (r *Resource) buildRead(governed, alone bool) string {
 	}
 	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN %s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %s, ", fits, match)
 	b.WriteString("l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
-	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.generation,\n")
+	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.generation, l.memory,\n")
 	gates := r.gatesAt()
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
 		fmt.Sprintf(unopenedSQL, r.ID, gates, gates+1) + " AS unopened, " + fmt.Sprintf(governedSQL, gates, gates+2) + " AS governed, 0::bigint AS first\n")
@@ -240,7 +241,13 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 			how.recorded(recorded)
 		}
 		governed = may
-		if bytes += len(row.Spec); bytes > ReadMost {
+		bytes += len(row.Spec)
+		if row.Ledger != nil {
+			if bytes += len(row.Ledger.Memory); bytes > ReadMost {
+				row.Ledger.Memory = nil
+			}
+		}
+		if bytes > ReadMost {
 			row.Spec, row.Left = nil, true
 		}
 		if r.Removed && row.Ledger != nil {
@@ -304,7 +311,7 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 		e                         Entry
 	)
 	err = result.Scan(&n, &row.Key, &found, &spec, &bytes, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
-		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &generation, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed, &row.First)
+		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &generation, &e.Memory, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed, &row.First)
 	if err != nil {
 		return 0, row, false, err
 	}
@@ -336,7 +343,7 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 // applies.
 func (r *Resource) buildEntry() string {
 	return fmt.Sprintf(`SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
-  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.generation, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
+  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.generation, l.memory, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
   g.operation_id, g.is_open, g.reapply, %s, true, 0::bigint
 FROM (SELECT $3::text AS key) AS i
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = $2::int AND l.key = i.key LIMIT 1) AS l ON true

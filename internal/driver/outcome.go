@@ -104,6 +104,14 @@ func (o Outcome) Remember(memory []byte) Outcome {
 	return o
 }
 
+// Bounded returns the outcome, and Terminal instead if its Memory has more than MemoryMost bytes. Callers of drivers apply it.
+func (o Outcome) Bounded() Outcome {
+	if len(o.Memory) <= MemoryMost {
+		return o
+	}
+	return Terminal(fmt.Errorf("the driver is to remember %d bytes for the object, and the most is %d", len(o.Memory), MemoryMost))
+}
+
 func failed(v Verdict, err error) Outcome {
 	if err == nil {
 		err = errUnspecified

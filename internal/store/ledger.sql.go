@@ -232,13 +232,14 @@ SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)
     $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
     $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
     $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
-    $18::boolean[], $19::text[], $20::int[], $21::int[], $22::text[],
-    $23::bigint, $24::text, $25::bigint, $26::text,
-    $27::text, $28::bigint, $29::boolean,
-    $30::bigint, $31::bigint, $32::float8, $33::bigint[]) AS ledger,
-  CASE WHEN cardinality($34::bigint[]) > 0 THEN
-    reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $34::bigint[],
-      $35::int[], $36::text[], $37::text[], $38::text[]) END AS settled
+    $18::boolean[], $19::text[], $20::int[],
+    $21::bytea[], $22::int[], $23::text[],
+    $24::bigint, $25::text, $26::bigint, $27::text,
+    $28::text, $29::bigint, $30::boolean,
+    $31::bigint, $32::bigint, $33::float8, $34::bigint[]) AS ledger,
+  CASE WHEN cardinality($35::bigint[]) > 0 THEN
+    reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $35::bigint[],
+      $36::int[], $37::text[], $38::text[], $39::text[]) END AS settled
   OFFSET 0) AS w
 `
 
@@ -263,6 +264,7 @@ type SettleParams struct {
 	Called           []bool
 	Matches          []string
 	Generations      []int32
+	Memories         [][]byte
 	GoneResourceIds  []int32
 	GoneKeys         []string
 	CursorRevision   int64
@@ -312,6 +314,7 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) (SettleRow, erro
 		arg.Called,
 		arg.Matches,
 		arg.Generations,
+		arg.Memories,
 		arg.GoneResourceIds,
 		arg.GoneKeys,
 		arg.CursorRevision,

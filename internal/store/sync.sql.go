@@ -127,13 +127,15 @@ func (q *Queries) DriftUnapplied(ctx context.Context, arg DriftUnappliedParams) 
 }
 
 const ledgerLookup = `-- name: LedgerLookup :many
-SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at
-FROM unnest($1::text[]) WITH ORDINALITY AS i(key, n)
-LEFT JOIN LATERAL (SELECT target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match, generation FROM reconciler.ledger x WHERE x.target_id = $2::int AND x.resource_id = $3::int AND x.key = i.key LIMIT 1) AS l ON true
+SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
+    CASE WHEN $1::boolean THEN sha256(l.memory) END::bytea AS remembered
+FROM unnest($2::text[]) WITH ORDINALITY AS i(key, n)
+LEFT JOIN LATERAL (SELECT target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match, generation, memory FROM reconciler.ledger x WHERE x.target_id = $3::int AND x.resource_id = $4::int AND x.key = i.key LIMIT 1) AS l ON true
 ORDER BY i.n
 `
 
 type LedgerLookupParams struct {
+	Remembers  bool
 	Keys       []string
 	TargetID   int32
 	ResourceID int32
@@ -146,11 +148,17 @@ type LedgerLookupRow struct {
 	State       string
 	AppliedHash []byte
 	AppliedAt   *time.Time
+	Remembered  []byte
 }
 
-// What the ledger says about listed objects, in their order.
+// What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is asked for.
 func (q *Queries) LedgerLookup(ctx context.Context, arg LedgerLookupParams) ([]LedgerLookupRow, error) {
-	rows, err := q.db.Query(ctx, ledgerLookup, arg.Keys, arg.TargetID, arg.ResourceID)
+	rows, err := q.db.Query(ctx, ledgerLookup,
+		arg.Remembers,
+		arg.Keys,
+		arg.TargetID,
+		arg.ResourceID,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -165,6 +173,7 @@ func (q *Queries) LedgerLookup(ctx context.Context, arg LedgerLookupParams) ([]L
 			&i.State,
 			&i.AppliedHash,
 			&i.AppliedAt,
+			&i.Remembered,
 		); err != nil {
 			return nil, err
 		}

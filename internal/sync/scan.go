@@ -1,6 +1,7 @@
 package sync
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -293,7 +294,7 @@ func (s *Scan) orphans(ctx context.Context, r *desired.Resource, unknown *keySet
 	})
 }
 
-// eachListed lists the target: one is told of every key, page of every pageRows objects.
+// eachListed lists the target: one is told of every key, page of every pageRows objects, which have the SHA-256 of a memory in its place.
 func (s *Scan) eachListed(ctx context.Context, r *desired.Resource, one func(key string), page func(chunk []driver.Listed) error) error {
 	var chunk []driver.Listed
 	for listed, err := range driver.List(ctx, s.Lister, r.Name) {
@@ -301,6 +302,10 @@ func (s *Scan) eachListed(ctx context.Context, r *desired.Resource, one func(key
 			return &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}
 		}
 		one(listed.Key)
+		if listed.Memory != nil {
+			sum := sha256.Sum256(listed.Memory)
+			listed.Memory = sum[:]
+		}
 		if chunk = append(chunk, listed); len(chunk) < pageRows {
 			continue
 		}
@@ -323,7 +328,7 @@ func (s *Scan) listed(ctx context.Context, r *desired.Resource, chunk []driver.L
 		case !row.Known:
 			unknown.add(row.Key)
 		case set.outdated(row.AppliedAt): // applied since the listing began
-		case row.State == string(desired.Applied) && len(chunk[i].Hashes) > 0 && !slices.ContainsFunc(chunk[i].Hashes, func(h driver.Hash) bool { return slices.Equal(h[:], row.AppliedHash) }):
+		case row.State == string(desired.Applied) && differs(chunk[i], row):
 			err = s.found(ctx, r, row.Key, KindDifferent)
 		}
 		if err != nil {
@@ -333,16 +338,24 @@ func (s *Scan) listed(ctx context.Context, r *desired.Resource, chunk []driver.L
 	return nil
 }
 
+// differs reports whether a target has another content than the ledger says.
+func differs(one driver.Listed, row store.LedgerLookupRow) bool {
+	if one.Memory != nil {
+		return !bytes.Equal(one.Memory, row.Remembered)
+	}
+	return len(one.Hashes) > 0 && !slices.ContainsFunc(one.Hashes, func(h driver.Hash) bool { return slices.Equal(h[:], row.AppliedHash) })
+}
+
 // lookup returns what the ledger says about listed objects, in their order.
 func (s *Scan) lookup(ctx context.Context, r *desired.Resource, chunk []driver.Listed) ([]store.LedgerLookupRow, error) {
 	if len(chunk) == 0 {
 		return nil, nil
 	}
-	keys := make([]string, len(chunk))
+	asked := store.LedgerLookupParams{TargetID: s.TargetID, ResourceID: r.ID, Keys: make([]string, len(chunk))}
 	for i, one := range chunk {
-		keys[i] = one.Key
+		asked.Keys[i], asked.Remembers = one.Key, asked.Remembers || one.Memory != nil
 	}
-	rows, err := store.New(s.DB).LedgerLookup(ctx, store.LedgerLookupParams{TargetID: s.TargetID, ResourceID: r.ID, Keys: keys})
+	rows, err := store.New(s.DB).LedgerLookup(ctx, asked)
 	if err != nil {
 		return nil, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
 	}
