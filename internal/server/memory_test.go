@@ -115,16 +115,15 @@ func TestMemoryComesBackUntilTheObjectIsDeleted(t *testing.T) {
 	require.Equal(t, []string{"apply 1 half"}, eu.was())
 
 	p.stop(t)
-	eu.ends(driver.Done())
+	w.db.Exec(t, `SELECT reconciler.pause('eu')`)
 	p = w.start(named("eu", eu))
+	w.settled("held attempts=0 more", memory)
+	eu.ends(driver.Done())
+	w.db.Exec(t, `SELECT reconciler.resume('eu')`)
 	w.settled("applied attempts=0 more", memory)
 	require.Equal(t, []string{"apply 1 more"}, eu.was(), "the next owner has it")
-
-	w.db.Exec(t, `SELECT reconciler.pause('eu')`)
 	eu.remember(nil)
 	w.db.Exec(t, `UPDATE apps SET image = 'v3'`)
-	w.settled("held attempts=0 more", memory)
-	w.db.Exec(t, `SELECT reconciler.resume('eu')`)
 	w.settled(`applied attempts=0 "v3"`, memory)
 	require.Equal(t, []string{"apply 1 more"}, eu.was())
 

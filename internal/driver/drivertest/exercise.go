@@ -36,8 +36,11 @@ func Exercise(t *testing.T, newFixture func(t *testing.T) Fixture) {
 		{"SurvivesAContextThatEndsDuringCalls", contextEndsDuring},
 		{"ListsExactly", listsExactly},
 		{"ListsSpecsByTheirHash", listsHashes},
+		{"ListsSpecsByTheirMemory", listsMemories},
 		{"ListStopsWithItsConsumerAndContext", listStops},
 		{"BatchesAreLikeSingleCalls", batches},
+		{"SurvivesLostMemory", survivesLostMemory},
+		{"SurvivesStaleMemory", survivesStaleMemory},
 		{"ChecksAWorkingTarget", checks},
 		{"ClosesUnused", func(*testing.T, *bench) {}},
 	} {
@@ -135,7 +138,10 @@ func specShapes(t *testing.T, b *bench) {
 }
 
 func largeSpec(t *testing.T, b *bench) {
-	const size = 1 << 20
+	size := 1 << 20
+	if b.SpecMost > 0 {
+		size = min(size, b.SpecMost*5/6-100)
+	}
 	object := `{"blob": "` + strings.Repeat("x\u00e9\\\"", size/5) + `"}`
 	text := `"` + strings.Repeat(`line\n`, size/5) + `"`
 	b.requireDone(t, b.apply(t, "apps", "object", object))
@@ -154,10 +160,10 @@ func concurrentCalls(t *testing.T, b *bench) {
 		wg.Go(func() {
 			for i := range calls {
 				key := fmt.Sprintf("%d-%d", w, i)
-				errs <- b.doneError(b.Driver.Apply(t.Context(), b.object("apps", key, `{"old": true}`)))
-				errs <- b.doneError(b.Driver.Apply(t.Context(), b.object("apps", key, `{"key": "`+key+`"}`)))
+				errs <- b.doneError(b.applyNow(t.Context(), b.object("apps", key, `{"old": true}`)))
+				errs <- b.doneError(b.applyNow(t.Context(), b.object("apps", key, `{"key": "`+key+`"}`)))
 				if i%3 == 0 {
-					errs <- b.doneError(b.Driver.Delete(t.Context(), b.ref("apps", key)))
+					errs <- b.doneError(b.deleteNow(t.Context(), b.ref("apps", key)))
 				}
 			}
 		})
@@ -236,7 +242,7 @@ func contextEndsDuring(t *testing.T, b *bench) {
 	var wg sync.WaitGroup
 	for i := range calls {
 		wg.Go(func() {
-			outcomes[i] = b.Driver.Apply(ctx, b.object("apps", fmt.Sprint(i), `{"n": 1}`))
+			outcomes[i] = b.applyNow(ctx, b.object("apps", fmt.Sprint(i), `{"n": 1}`))
 			cancel() // the first to end cuts the others short
 		})
 	}

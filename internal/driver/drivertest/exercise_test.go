@@ -20,6 +20,12 @@ func TestExercise(t *testing.T) {
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).fixture(t) })
 }
 
+func TestExerciseKeeping(t *testing.T) {
+	t.Parallel()
+
+	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).keepingFixture(t) })
+}
+
 func TestExerciseWaiting(t *testing.T) {
 	t.Parallel()
 

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -44,17 +47,25 @@ type Fixture struct {
 	Intact func(t *testing.T)
 	// Secrets are values that the driver was given and that must not stand in any outcome.
 	Secrets []string
+	// Wrap makes what the driver is given of a spec, in PostgreSQL's text form, for a driver that takes only some: an object that holds
+	// the spec. Read returns the spec itself. Nil: specs go as they are.
+	Wrap func(resource, key, spec string) string
+	// SpecMost is how many bytes a spec may have, before Wrap, that the target can hold. 0: there is no limit.
+	SpecMost int
 }
 
 // bench is a fixture in use: it makes the calls and holds every outcome against the contract.
 type bench struct {
 	Fixture
 	revision atomic.Int64
+
+	mu       sync.Mutex           // guards memories
+	memories map[[2]string][]byte // by resource and key
 }
 
 func setup(t *testing.T, newFixture func(t *testing.T) Fixture) *bench {
 	t.Helper()
-	b := &bench{Fixture: newFixture(t)}
+	b := &bench{Fixture: newFixture(t), memories: map[[2]string][]byte{}}
 	t.Cleanup(func() {
 		// The test's own context has ended by now.
 		ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
@@ -69,6 +80,9 @@ func (b *bench) ref(resource, key string) driver.Ref {
 }
 
 func (b *bench) object(resource, key, spec string) driver.Object {
+	if b.Wrap != nil {
+		spec = b.Wrap(resource, key, spec)
+	}
 	return driver.Object{
 		Ref: b.ref(resource, key), Spec: json.RawMessage(spec), Hash: driver.HashSpec([]byte(spec)),
 	}
@@ -81,7 +95,7 @@ func (b *bench) apply(t *testing.T, resource, key, spec string) driver.Outcome {
 
 func (b *bench) applyObject(t *testing.T, ctx context.Context, obj driver.Object) driver.Outcome {
 	t.Helper()
-	return b.call(t, ctx, func(ctx context.Context) driver.Outcome { return b.Driver.Apply(ctx, obj) })
+	return b.call(t, ctx, func(ctx context.Context) driver.Outcome { return b.applyNow(ctx, obj) })
 }
 
 func (b *bench) delete(t *testing.T, resource, key string) driver.Outcome {
@@ -91,7 +105,7 @@ func (b *bench) delete(t *testing.T, resource, key string) driver.Outcome {
 
 func (b *bench) deleteRef(t *testing.T, ctx context.Context, ref driver.Ref) driver.Outcome {
 	t.Helper()
-	return b.call(t, ctx, func(ctx context.Context) driver.Outcome { return b.Driver.Delete(ctx, ref) })
+	return b.call(t, ctx, func(ctx context.Context) driver.Outcome { return b.deleteNow(ctx, ref) })
 }
 
 // call makes one call, which must return by itself, and holds its outcome against the contract.
@@ -113,6 +127,10 @@ func (b *bench) outcomeError(o driver.Outcome) error {
 		return fmt.Errorf("an outcome of an unknown verdict: %s", o.Verdict)
 	case o.Verdict == driver.VerdictWaiting && b.Confirm == nil:
 		return fmt.Errorf("an outcome that waits, of a driver whose target confirms nothing: %w", o.Err)
+	case len(o.Memory) > driver.MemoryMost:
+		return fmt.Errorf("an outcome with a memory of %d bytes; the most is %d", len(o.Memory), driver.MemoryMost)
+	case b.holdsSecret(string(o.Memory)):
+		return errors.New("an outcome with a memory that holds a secret")
 	case o.Verdict == driver.VerdictDone && o.Err != nil:
 		return fmt.Errorf("an outcome that is done, with an error: %w", o.Err)
 	case o.Verdict == driver.VerdictDone:
@@ -121,15 +139,20 @@ func (b *bench) outcomeError(o driver.Outcome) error {
 		return fmt.Errorf("an outcome that is %s, without an error", o.Verdict)
 	}
 	text := o.Err.Error()
-	for _, secret := range b.Secrets {
-		if strings.Contains(text, secret) {
-			return fmt.Errorf("an error that holds a secret: %s", strings.ReplaceAll(text, secret, "[secret]"))
+	if b.holdsSecret(text) {
+		for _, secret := range b.Secrets {
+			text = strings.ReplaceAll(text, secret, "[secret]")
 		}
+		return fmt.Errorf("an error that holds a secret: %s", text)
 	}
 	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) || len(text) > errorBytesMax {
 		return fmt.Errorf("an error that PostgreSQL would not store, or of more than %d bytes: %.200q", errorBytesMax, text)
 	}
 	return nil
+}
+
+func (b *bench) holdsSecret(text string) bool {
+	return slices.ContainsFunc(b.Secrets, func(secret string) bool { return strings.Contains(text, secret) })
 }
 
 func (b *bench) requireDone(t *testing.T, o driver.Outcome) {

@@ -2,7 +2,9 @@ package drivertest_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"iter"
 	"maps"
 	"strings"
@@ -26,6 +28,7 @@ type memory struct {
 	objects map[name]string // guarded by mu
 	terms   map[name]int64  // guarded by mu
 	waits   map[name]bool   // guarded by mu; objects that are to be confirmed. nil: none ever
+	keeps   bool            // a memory of each object
 
 	confirmed map[name]bool // guarded by mu; objects that were confirmed once
 }
@@ -77,10 +80,14 @@ func (m *memory) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
 		return driver.Backoff(errors.New("stale"))
 	case m.is("hostile names are refused") && obj.Key == "..":
 		return driver.Terminal(errors.New("refused"))
+	case m.is("lost memory blocks the object") && m.keeps && exists && obj.Memory == nil:
+		return driver.Terminal(errors.New("exists already"))
+	case m.is("old memory is trusted") && string(obj.Memory) == string(kept(obj.Spec)):
+		return driver.Done()
 	}
 	changed := !exists || m.objects[at] != string(obj.Spec)
 	m.objects[at], m.terms[at] = string(obj.Spec), obj.Revision
-	return m.outcome(at, changed)
+	return m.outcome(at, changed).Remember(m.remembers(obj))
 }
 
 func (m *memory) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
@@ -94,7 +101,7 @@ func (m *memory) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 	switch {
 	case m.is("delete of absent fails") && !exists:
 		return driver.Terminal(errors.New("not found"))
-	case m.is("delete does nothing"):
+	case m.is("delete does nothing"), m.is("lost memory leaves the object") && m.keeps && ref.Memory == nil:
 		return driver.Done()
 	case m.is("delete takes prefixes"):
 		maps.DeleteFunc(m.objects, func(n name, _ string) bool {
@@ -103,6 +110,24 @@ func (m *memory) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 	}
 	delete(m.objects, at)
 	return m.outcome(at, exists)
+}
+
+// kept is the memory of a spec.
+func kept(spec []byte) []byte { return []byte(driver.HashSpec(spec).String()) }
+
+// remembers is what is to be remembered of an object that was applied.
+func (m *memory) remembers(obj driver.Object) []byte {
+	switch {
+	case !m.keeps, m.is("memory is never brought up to date") && obj.Memory != nil:
+		return nil
+	case m.is("too much is remembered"):
+		return make([]byte, driver.MemoryMost+1)
+	case m.is("secrets are remembered"):
+		return []byte(memorySecret)
+	case m.is("memory is one for all specs"):
+		return kept(nil)
+	}
+	return kept(obj.Spec)
 }
 
 // outcome is of a call that has changed an object or not.
@@ -163,6 +188,38 @@ func (m *memory) waitingFixture(t *testing.T) drivertest.Fixture {
 	return f
 }
 
+// wrappedMost is the largest spec that a target of keepingFixture holds.
+const wrappedMost = 100_000
+
+// keepingFixture is of a driver that keeps a memory of each object, lists by it, and takes objects only, which hold the specs.
+func (m *memory) keepingFixture(t *testing.T) drivertest.Fixture {
+	t.Helper()
+	m.keeps = true
+	f := m.fixture(t)
+	f.SpecMost = wrappedMost
+	f.Wrap = func(resource, key, spec string) string {
+		if len(spec) > wrappedMost {
+			t.Errorf("a spec of %d bytes", len(spec))
+		}
+		place, err := json.Marshal(resource + " " + key)
+		if err != nil {
+			t.Error(err)
+		}
+		return fmt.Sprintf(`{"of": %s, "spec": %s}`, place, spec)
+	}
+	plain := f.Read
+	f.Read = func(t *testing.T, resource, key string) (string, bool) {
+		t.Helper()
+		content, ok := plain(t, resource, key)
+		var wrapped struct{ Spec json.RawMessage }
+		if err := json.Unmarshal([]byte(content), &wrapped); ok && err != nil {
+			t.Error(err)
+		}
+		return string(wrapped.Spec), ok
+	}
+	return f
+}
+
 func (m *memory) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		m.mu.Lock()
@@ -182,10 +239,16 @@ func (m *memory) List(ctx context.Context, resource string) iter.Seq2[driver.Lis
 				return
 			}
 			listed := driver.Listed{Resource: resource, Key: at.key, Hashes: []driver.Hash{driver.HashSpec([]byte(spec))}}
-			if m.is("list hashes another text") {
+			if m.keeps {
+				listed.Hashes, listed.Memory = nil, kept([]byte(spec))
+			}
+			if m.is("memory is one for all specs") && m.keeps {
+				listed.Memory = kept(nil)
+			}
+			if m.is("list hashes another text") && !m.keeps {
 				listed.Hashes[0] = driver.HashSpec([]byte(spec + "\n"))
 			}
-			if m.is("list matches everything") {
+			if m.is("list matches everything") && !m.keeps {
 				listed.Hashes = append(listed.Hashes, driver.HashSpec([]byte(`{}`)))
 			}
 			if !yield(listed, nil) || m.is("list yields twice") && !yield(listed, nil) {

@@ -85,11 +85,11 @@ func waitsInBatches(t *testing.T, b *bench) {
 		return
 	}
 	objs := []driver.Object{b.object("apps", "1", `1`), b.object("apps", "2", `2`), b.object("jobs", "1", `3`)}
-	for _, outcome := range batcher.ApplyBatch(t.Context(), objs) {
+	for _, outcome := range b.batchNow(t.Context(), batcher, objs) {
 		b.requireWaiting(t, outcome)
 	}
 	b.Confirm(t, "apps", "2")
-	outcomes := batcher.ApplyBatch(t.Context(), objs)
+	outcomes := b.batchNow(t.Context(), batcher, objs)
 	require.Len(t, outcomes, len(objs))
 	b.requireWaiting(t, outcomes[0])
 	b.requireDone(t, outcomes[1])

@@ -23,12 +23,14 @@ func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
 		"list forgets hostile keys", "list mixes resources", "a cut list looks complete", "list hashes another text",
 		"list matches everything", "list yields twice", "a batch skips its last object", "a batch loses outcomes",
 		"check fails", "close fails",
+		"lost memory blocks the object", "lost memory leaves the object", "old memory is trusted", "too much is remembered",
+		"secrets are remembered", "memory is never brought up to date", "memory is one for all specs",
 		"an old confirmation counts", "an old confirmation counts later", "deletes do not wait", "looking confirms", "waiting names no pause", "all are confirmed at once",
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
 
-			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Waiting)?$", "-test.failfast")
+			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Keeping|Waiting)?$", "-test.failfast")
 			suite.Env = append(os.Environ(), wrongDriver+"="+wrong)
 			output, err := suite.CombinedOutput()
 			var exit *exec.ExitError
