@@ -119,6 +119,9 @@ func (a *Agent) open(ctx context.Context) error {
 		if t.store, err = client.OpenStore(t.path()); err != nil {
 			return fmt.Errorf("target %s: %w", tc.Name, err)
 		}
+		if t.memory, err = openMemories(t.file(".memory")); err != nil {
+			return fmt.Errorf("target %s: %w", tc.Name, err)
+		}
 		if a.opts.Adopt {
 			if err := t.store.Adopt(); err != nil {
 				return fmt.Errorf("target %s: %w", tc.Name, err)
@@ -154,9 +157,12 @@ func (a *Agent) dial() error {
 	return nil
 }
 
-// closeStores closes those that no target has used.
+// closeStores closes memories, and the stores that no target has used.
 func (a *Agent) closeStores() {
 	for _, t := range a.targets {
+		if t.memory != nil {
+			t.memory.close()
+		}
 		if t.store != nil {
 			_ = t.store.Close()
 		}

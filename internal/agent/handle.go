@@ -83,11 +83,15 @@ func (s *session) call(at client.Ref, object client.Object, wanted bool) (out dr
 	if wanted {
 		hash = driver.HashSpec(object.Spec)
 	}
+	memory, err := s.memory.of(at)
+	if err != nil {
+		return driver.Backoff(err)
+	}
 	ref := driver.Ref{
-		Target: s.cfg.Name, Resource: at.Resource, Key: at.Key,
+		Target: s.cfg.Name, Resource: at.Resource, Key: at.Key, Memory: memory,
 		Revision: s.calls.revision(at, attempt{hash: hash, wanted: wanted}), Term: s.agent.identity.Term,
 	}
-	err := driver.Safely(func() error {
+	err = driver.Safely(func() error {
 		if wanted {
 			out = s.drv.Apply(ctx, driver.Object{Ref: ref, Spec: object.Spec, Hash: hash})
 		} else {
@@ -100,9 +104,10 @@ func (s *session) call(at client.Ref, object client.Object, wanted bool) (out dr
 		s.log.Error("driver_panicked", "error", err)
 		return driver.Backoff(err)
 	case errors.Is(context.Cause(ctx), errCallTimeout) && (errors.Is(out.Err, errCallTimeout) || errors.Is(out.Err, context.DeadlineExceeded)):
-		return driver.Backoff(&timeoutError{after: s.cfg.Timeout}) // what the target did answer stands, however late that was
+		// What the target did answer stands, however late that was.
+		out = driver.Backoff(&timeoutError{after: s.cfg.Timeout}).Remember(out.Memory)
 	}
-	return out
+	return s.memory.settle(at, memory, out.Bounded(), wanted)
 }
 
 // calls numbers what is asked of the driver. Versions of a stream may go back, after a restore of the database for example, and deletes

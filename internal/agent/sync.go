@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"iter"
@@ -65,9 +66,13 @@ func (s *session) noteSync(err error) {
 	}
 }
 
-// differs reports whether the far side has another content than the object's spec.
+// differs reports whether the far side has another content than the object's spec, or another memory than what is remembered.
 func (s *session) differs(at client.Ref, one driver.Listed) bool {
 	object, wanted := s.informer.Object(at.Resource, at.Key)
+	if one.Memory != nil {
+		memory, err := s.memory.of(at)
+		return wanted && (err != nil || memory == nil || !bytes.Equal(memory, one.Memory))
+	}
 	return wanted && len(one.Hashes) > 0 && !slices.Contains(one.Hashes, driver.HashSpec(object.Spec))
 }
 

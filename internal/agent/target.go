@@ -35,6 +35,7 @@ type target struct {
 	log     *slog.Logger
 	metrics *metrics
 	store   *client.Store // of the first session; nil once that has it
+	memory  *memories
 
 	breaker *throttle.Breaker
 	rate    *throttle.Rate
@@ -75,8 +76,10 @@ func newTarget(a *Agent, tc config.Target, m *metrics) (*target, error) {
 	return t, nil
 }
 
-func (t *target) path() string {
-	return filepath.Join(t.agent.opts.Config.Agent.StateDir, t.cfg.Name+".db")
+func (t *target) path() string { return t.file(".db") }
+
+func (t *target) file(ending string) string {
+	return filepath.Join(t.agent.opts.Config.Agent.StateDir, t.cfg.Name+ending)
 }
 
 // final reports whether the state and the server do not belong together, which only --adopt changes.
