@@ -160,7 +160,9 @@ func TestMemoryThatCannotBeKeptIsAFailure(t *testing.T) {
 				if tc.message != "" {
 					want = client.StateFailed
 				}
-				o, err := b.WaitObserved(t.Context(), "app", "web", want)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				o, err := b.WaitObserved(ctx, "app", "web", want)
 				require.NoError(t, err)
 				if strings.Contains(tc.message, "%") {
 					tc.message = fmt.Sprintf(tc.message, b.dir)
