@@ -58,6 +58,29 @@ func TestAgentReportsEachOutcomeAndCallsAgainWhenItIsTime(t *testing.T) {
 	}
 }
 
+// A key column may have an empty text.
+func TestAnEmptyKeyIsOneLikeOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.Set("app", "", spec(1))
+		b.Set("app", "web", spec(1))
+		b.start(t)
+		after(time.Second)
+		for _, key := range []string{"", "web"} {
+			_, err := b.WaitObserved(t.Context(), "app", key, client.StateApplied)
+			require.NoError(t, err)
+		}
+		b.Delete("app", "")
+		after(time.Second)
+		_, err := b.WaitObserved(t.Context(), "app", "", client.StateAbsent)
+		require.NoError(t, err)
+		b.far.change(func() { b.far.objects[client.Ref{Resource: "app"}] = `{}` })
+		after(15 * time.Minute) // a sync
+		require.Equal(t, `app/web={"n":1}`, b.far.has(), "an orphan")
+	})
+}
+
 // terms returns the terms and revisions of the calls since the last time.
 func (f *farSide) stamps() (terms, revisions []int64) {
 	f.mu.Lock()

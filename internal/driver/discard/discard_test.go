@@ -2,7 +2,6 @@ package discard_test
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/discard"
 	"github.com/pgreconciler/reconciler/internal/driver/drivertest"
+	"github.com/pgreconciler/reconciler/internal/driver/fixtures"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -24,56 +24,12 @@ func open(t *testing.T, opts driver.Options) driver.Driver {
 	return d
 }
 
-// said remembers what the driver claims to have done, which is all that can be known of it.
-type said struct {
-	driver.Driver
-
-	mu      sync.Mutex
-	objects map[[2]string]string
-}
-
-func (s *said) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	outcome := s.Driver.Apply(ctx, obj)
-	if outcome.Verdict == driver.VerdictDone {
-		s.objects[[2]string{obj.Resource, obj.Key}] = string(obj.Spec)
-	}
-	return outcome
-}
-
-func (s *said) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	outcome := s.Driver.Delete(ctx, ref)
-	if outcome.Verdict == driver.VerdictDone {
-		delete(s.objects, [2]string{ref.Resource, ref.Key})
-	}
-	return outcome
-}
-
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string]driver.Options{"AtOnce": {}, "Slow": {"latency": "1ms"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture {
-				s := &said{Driver: open(t, opts), objects: map[[2]string]string{}}
-				return drivertest.Fixture{
-					Driver: s, Target: "test",
-					Read: func(_ *testing.T, resource, key string) (string, bool) {
-						s.mu.Lock()
-						defer s.mu.Unlock()
-						spec, ok := s.objects[[2]string{resource, key}]
-						return spec, ok
-					},
-					Count: func(*testing.T) int {
-						s.mu.Lock()
-						defer s.mu.Unlock()
-						return len(s.objects)
-					},
-				}
-			})
+			drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return fixtures.Discard(t, opts) })
 		})
 	}
 }

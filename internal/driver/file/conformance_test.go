@@ -2,12 +2,9 @@ package file_test
 
 import (
 	"context"
-	"errors"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,6 +15,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/drivertest"
 	"github.com/pgreconciler/reconciler/internal/driver/file"
+	"github.com/pgreconciler/reconciler/internal/driver/fixtures"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,50 +44,9 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return fixture(t, more) })
+			drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return fixtures.File(t, more) })
 		})
 	}
-}
-
-func fixture(t *testing.T, more driver.Options) drivertest.Fixture {
-	// The target is deep enough below a directory of the test that "../../.." would be seen there.
-	base := t.TempDir()
-	parent := filepath.Join(base, "1", "2", "3")
-	require.NoError(t, os.MkdirAll(parent, 0o755))
-	dir := filepath.Join(parent, "target")
-	return drivertest.Fixture{
-		Driver: open(t, dir, more), Target: "test", RawText: true,
-		Read: func(t *testing.T, resource, key string) (string, bool) {
-			content, err := os.ReadFile(pathOf(dir, resource, key))
-			if errors.Is(err, fs.ErrNotExist) {
-				return "", false
-			}
-			require.NoError(t, err)
-			return string(content), true
-		},
-		Count:  func(t *testing.T) int { return len(files(t, dir)) },
-		Intact: func(t *testing.T) { require.Len(t, files(t, base), len(files(t, dir)), "files outside the directory") },
-	}
-}
-
-func pathOf(dir, resource, key string) string {
-	return filepath.Join(dir, driver.EncodeKey(resource), driver.EncodeKey(key)+".json")
-}
-
-// files returns everything below the directory that is not a directory.
-func files(t *testing.T, dir string) []string {
-	t.Helper()
-	var found []string
-	require.NoError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && path == dir {
-			return fs.SkipAll
-		}
-		if err == nil && !entry.IsDir() {
-			found = append(found, path)
-		}
-		return err
-	}))
-	return found
 }
 
 func object(key, spec string) driver.Object {

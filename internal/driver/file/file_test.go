@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/fixtures"
 )
 
 func write(t *testing.T, path, content string) {
@@ -45,7 +46,7 @@ func TestAFileHoldsTheSpecAndNothingElse(t *testing.T) {
 	requireFile(t, filepath.Join(dir, "apps", "web-1.eu_2.json"), `{"image": "web:1", "n": [1, 2]}`+"\n")
 	requireFile(t, filepath.Join(dir, "apps", "raw.json"), "line 1\nline 2 \"ü\"")
 	requireFile(t, filepath.Join(dir, "apps", "%2E.%2Fx.json"), "12\n")
-	require.Len(t, files(t, dir), 3)
+	require.Len(t, fixtures.Files(t, dir), 3)
 }
 
 func TestAnUnchangedFileIsNotTouched(t *testing.T) {
@@ -154,7 +155,7 @@ func TestAPathThatNobodyCouldOpenIsTerminal(t *testing.T) {
 	require.Regexp(t, `^the path of its file would have 6\d{3} bytes, and 4095 is the limit: `+
 		`the key needs 6060 of them once encoded$`, outcome.Err.Error())
 	requireDone(t, d.Delete(t.Context(), object(strings.Repeat("/", 2000), `{}`).Ref))
-	require.Empty(t, files(t, dir))
+	require.Empty(t, fixtures.Files(t, dir))
 }
 
 func TestASpecThatIsNoJSONIsTerminal(t *testing.T) {
@@ -184,7 +185,7 @@ func TestASymbolicLinkDoesNotLeadOut(t *testing.T) {
 	require.Equal(t, driver.VerdictBackoff, outcome.Verdict)
 	require.EqualError(t, outcome.Err, "remove "+filepath.Join(dir, "apps", "web.json")+": path escapes from parent")
 	requireFile(t, filepath.Join(outside, "web.json"), "precious")
-	require.Len(t, files(t, outside), 1)
+	require.Len(t, fixtures.Files(t, outside), 1)
 }
 
 // C68.
@@ -223,7 +224,7 @@ func TestADirectoryInThePlaceOfAFileIsNotTheObject(t *testing.T) {
 	require.Equal(t, driver.VerdictBackoff, outcome.Verdict)
 	require.EqualError(t, outcome.Err, "write "+path+": file exists")
 	requireDone(t, d.Delete(t.Context(), object("web", `{}`).Ref))
-	require.Equal(t, []string{filepath.Join(path, "precious")}, files(t, dir), "no temporary file is left")
+	require.Equal(t, []string{filepath.Join(path, "precious")}, fixtures.Files(t, dir), "no temporary file is left")
 }
 
 func TestTheDirectoryIsMadeAgainWhenOnlyItIsMissing(t *testing.T) {

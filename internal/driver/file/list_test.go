@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/fixtures"
 )
 
 func list(t *testing.T, d driver.Driver, resource string) map[string][]driver.Hash {
@@ -82,7 +83,7 @@ func TestListLeavesForeignFilesAlone(t *testing.T) {
 	}
 	write(t, filepath.Join(dir, "apps.json"), "{}\n")
 	require.Empty(t, list(t, d, "apps"))
-	require.Len(t, files(t, apps), len(foreign))
+	require.Len(t, fixtures.Files(t, apps), len(foreign))
 }
 
 func TestWhatIsNoPlainFileDiffersFromEverySpec(t *testing.T) {

@@ -1,28 +1,19 @@
 package postgres_test
 
 import (
-	"errors"
 	"maps"
-	"strings"
 	"testing"
-	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/drivertest"
+	"github.com/pgreconciler/reconciler/internal/driver/fixtures"
 	"github.com/pgreconciler/reconciler/internal/driver/postgres"
-	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // password is in the URL although the test's server asks for none.
 const password = "pa55word"
-
-func withPassword(url string) string {
-	return strings.Replace(url, "postgres@", "postgres:"+password+"@", 1)
-}
 
 // open opens the driver on a URL. The test closes it before its database is dropped.
 func open(t *testing.T, url string, opts driver.Options) driver.Driver {
@@ -60,54 +51,8 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture {
-				return fixture(t, c.prepare, c.table, c.opts)
+				return fixtures.Postgres(t, c.prepare, c.table, c.opts)
 			})
 		})
 	}
-}
-
-func fixture(t *testing.T, prepare, table string, opts driver.Options) drivertest.Fixture {
-	db := pgtest.Empty(t)
-	// By position, whatever the columns are called.
-	names := `SELECT t.* FROM ` + table + ` AS t (target, resource, key, spec, revision, term, updated_at)`
-	if prepare != "" {
-		db.Exec(t, prepare)
-	}
-	db.Exec(t, `CREATE TABLE bystander AS SELECT 1 AS n`)
-	return drivertest.Fixture{
-		Driver: open(t, withPassword(db.URL), opts), Target: "test", Secrets: []string{password},
-		Read: func(t *testing.T, resource, key string) (spec string, ok bool) {
-			if !storable(resource) || !storable(key) {
-				return "", false
-			}
-			err := db.Pool.QueryRow(t.Context(),
-				`SELECT o.spec::text FROM (`+names+`) AS o WHERE o.target = 'test' AND o.resource = $1 AND o.key = $2`, resource, key).Scan(&spec)
-			if errors.Is(err, pgx.ErrNoRows) || noTable(err) {
-				return "", false
-			}
-			require.NoError(t, err)
-			return spec, true
-		},
-		Count: func(t *testing.T) (count int) {
-			err := db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&count)
-			if noTable(err) {
-				return 0
-			}
-			require.NoError(t, err)
-			return count
-		},
-		Refuses: func(name string) bool { return !storable(name) },
-		Intact: func(t *testing.T) {
-			var count int
-			require.NoError(t, db.Pool.QueryRow(t.Context(), `SELECT count(*) FROM bystander`).Scan(&count))
-			require.Equal(t, 1, count)
-		},
-	}
-}
-
-func storable(name string) bool { return utf8.ValidString(name) && !strings.ContainsRune(name, 0) }
-
-func noTable(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.Code == "42P01"
 }
