@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -87,8 +88,8 @@ func (c *Client) report(ctx context.Context, target string, seq uint64, what fun
 // validate returns what is wrong with an observation.
 func (o Observation) validate() error {
 	switch {
-	case o.Resource == "" || o.Key == "":
-		return fmt.Errorf("resource %q and key %q must both be set", o.Resource, o.Key)
+	case o.Resource == "": // an empty key is one
+		return errors.New("the resource must be set")
 	case o.Version < 1:
 		return fmt.Errorf("%s %q: the version is %d, and must be the one of a frame", o.Resource, o.Key, o.Version)
 	}

@@ -66,8 +66,8 @@ func TestBadObservationsAreRefused(t *testing.T) {
 		observation client.Observation
 		want        string
 	}{
-		{client.Observation{Resource: "app", Version: 1, State: client.StateApplied},
-			`observation 0: resource "app" and key "" must both be set`},
+		{client.Observation{Key: "1", Version: 1, State: client.StateApplied},
+			`observation 0: the resource must be set`},
 		{client.Observation{Resource: "app", Key: "1", State: client.StateApplied},
 			`observation 0: app "1": the version is 0, and must be the one of a frame`},
 		{client.Observation{Resource: "app", Key: "1", Version: 1, State: "fine"},
