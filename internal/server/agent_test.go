@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -20,7 +22,12 @@ import (
 // agent runs an agent of one target until the test ends or the function that it returns is called.
 func (w *world) agent(address, name string, drv driver.Driver) (stop func()) {
 	w.t.Helper()
-	dir := w.t.TempDir()
+	return w.agentIn(w.t.TempDir(), address, name, drv)
+}
+
+// agentIn is agent with the state of a directory.
+func (w *world) agentIn(dir, address, name string, drv driver.Driver) (stop func()) {
+	w.t.Helper()
 	text, err := json.Marshal(map[string]any{
 		"server": "http://" + address, "name": "host-" + name, "state_dir": dir + "/state", "listen": "off",
 		"targets": []any{map[string]any{"name": name, "driver": "far"}},
@@ -75,14 +82,27 @@ func TestRolloutFollowsAgents(t *testing.T) {
 	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
 }
 
+// listed is a listing that notes when it was asked.
+type listed struct {
+	listing
+
+	asked chan struct{}
+}
+
+func (l listed) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	l.asked <- struct{}{}
+	return l.listing.List(ctx, resource)
+}
+
 // A4: commands reach an agent by way of the stream, also those that were given while it was away.
 func TestAgentObeysCommandsOfTheDatabase(t *testing.T) {
 	t.Parallel()
 	w, _, eu, _ := regions(t)
 	w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(t, "eu"))
-	address := w.address("streams.listen")
-	stop := w.agent(address, "eu", eu)
-	eu.eventually(t, map[string]string{"app/2": `["v1", null]`})
+	address, dir, far := w.address("streams.listen"), t.TempDir(), listed{listing{eu}, make(chan struct{}, 1000)}
+	v1, v2 := map[string]string{"app/2": `["v1", null]`}, map[string]string{"app/2": `["v2", null]`}
+	stop := w.agentIn(dir, address, "eu", far)
+	eu.eventually(t, v1)
 	w.waitFor("eu")
 
 	eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
@@ -90,7 +110,30 @@ func TestAgentObeysCommandsOfTheDatabase(t *testing.T) {
 	w.settled("failing no room", `SELECT state || ' ' || last_error FROM reconciler.objects WHERE target = 'eu'`)
 	eu.set(nil)
 	w.db.Exec(t, `SELECT reconciler.retry('eu')`)
-	eu.eventually(t, map[string]string{"app/2": `["v2", null]`})
+	eu.eventually(t, v2)
 	w.waitFor("eu")
+
+	eu.put("app/2", "")
+	for i := range 11 { // more than the agent's guard lets pass
+		eu.put(fmt.Sprint("app/orphan", i), "1")
+	}
+	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
+	w.settled("11", `SELECT held::text FROM reconciler.agents WHERE target = 'eu'`)
+	w.db.Exec(t, `SELECT reconciler.approve('eu')`)
+	eu.eventually(t, v2)
+
 	stop()
+	eu.put("app/2", "")
+	w.db.Exec(t, `SELECT reconciler.pause('eu'), reconciler.resync('eu')`)
+	for len(far.asked) > 0 {
+		<-far.asked
+	}
+	_, before, _ := eu.snapshot()
+	w.agentIn(dir, address, "eu", far)
+	<-far.asked // it has the commands by then
+	w.settled("true", `SELECT (last_report > since)::text FROM reconciler.agents WHERE target = 'eu'`)
+	_, after, _ := eu.snapshot()
+	require.Equal(t, before, after, "it is paused")
+	w.db.Exec(t, `SELECT reconciler.resume('eu')`)
+	eu.eventually(t, v2)
 }
