@@ -70,6 +70,7 @@ type Client struct {
 	server    *url.URL
 	http      *http.Client
 	tokenFile string
+	tokenText *string // instead of tokenFile; nil: none
 	tls       *tls.Config
 	log       *slog.Logger
 	info      func() Info   // see Identity; nil: none
@@ -87,6 +88,9 @@ type Option func(*Client)
 // TokenFile has each request carry the token in a file, which is read again for each connection. Of several lines the
 // first one counts.
 func TokenFile(path string) Option { return func(c *Client) { c.tokenFile = path } }
+
+// Token has each request carry a token. It is not for use beside TokenFile.
+func Token(token string) Option { return func(c *Client) { c.tokenText = &token } }
 
 // TLS sets certificates. It is not for use beside HTTPClient.
 func TLS(config *tls.Config) Option { return func(c *Client) { c.tls = config } }
@@ -142,10 +146,11 @@ func New(server string, opts ...Option) (*Client, error) {
 	case c.http.Timeout != 0:
 		return nil, fmt.Errorf("the HTTP client has a timeout of %s, which would cut streams: use contexts", c.http.Timeout)
 	}
-	if c.tokenFile != "" {
-		if _, err := c.token(); err != nil {
-			return nil, err
-		}
+	if c.tokenFile != "" && c.tokenText != nil {
+		return nil, errors.New("Token and TokenFile exclude each other")
+	}
+	if _, err := c.token(); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
@@ -187,11 +192,11 @@ func (c *Client) do(ctx context.Context, method string, body io.Reader, query ur
 	if method == http.MethodPost {
 		req.Header.Set("Content-Type", "application/x-ndjson")
 	}
-	if c.tokenFile != "" {
-		token, err := c.token()
-		if err != nil {
-			return nil, err
-		}
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
+	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	req.Header.Set("Reconciler-Protocol", strconv.Itoa(protocol))
@@ -252,19 +257,29 @@ func (c *Client) Installation() string {
 	return c.installation
 }
 
+// token returns the token of requests, "" for none.
 func (c *Client) token() (string, error) {
-	text, err := os.ReadFile(c.tokenFile)
-	if err != nil {
-		return "", fmt.Errorf("read the token: %w", err)
+	var text []byte
+	from := c.tokenFile
+	switch {
+	case c.tokenText != nil:
+		text, from = []byte(*c.tokenText), "Token"
+	case c.tokenFile == "":
+		return "", nil
+	default:
+		var err error
+		if text, err = os.ReadFile(c.tokenFile); err != nil {
+			return "", fmt.Errorf("read the token: %w", err)
+		}
 	}
 	line, _, _ := bytes.Cut(bytes.TrimSpace(text), []byte("\n"))
 	token := bytes.TrimSpace(line)
 	if len(token) == 0 {
-		return "", fmt.Errorf("read the token: %s is empty", c.tokenFile)
+		return "", fmt.Errorf("read the token: %s is empty", from)
 	}
 	for _, b := range token {
 		if b <= ' ' || b > '~' {
-			return "", fmt.Errorf("read the token: %s has characters that no token has", c.tokenFile)
+			return "", fmt.Errorf("read the token: %s has characters that no token has", from)
 		}
 	}
 	return string(token), nil

@@ -304,6 +304,20 @@ func TestTokenIsReadForEachConnection(t *testing.T) {
 	require.NotContains(t, log.String(), "first")
 }
 
+func TestEachRequestCarriesTheToken(t *testing.T) {
+	t.Parallel()
+	s := &script{answers: []func(http.ResponseWriter, *http.Request){lines(one), lines(one)}}
+	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	c, err := client.New(server.URL, client.HTTPClient(server.Client()), client.Token("first\n"))
+	require.NoError(t, err)
+	for range 2 {
+		_, err = c.Get(t.Context(), "eu", "app", "1")
+		require.NoError(t, err)
+	}
+	require.Equal(t, []string{"Bearer first", "Bearer first"}, s.tokens)
+}
+
 func TestGetReturnsAnObject(t *testing.T) {
 	t.Parallel()
 	s, c := newScript(t, lines(one), status(404, "no such object"))
@@ -332,6 +346,9 @@ func TestBadClientsAreRefused(t *testing.T) {
 		{server: "http://localhost?x=1", want: "without user, query and fragment"},
 		{server: "http://localhost", want: "read the token: open /nowhere", opts: []client.Option{client.TokenFile("/nowhere")}},
 		{server: "http://localhost", want: "is empty", opts: []client.Option{client.TokenFile(empty)}},
+		{server: "http://localhost", want: "read the token: Token is empty", opts: []client.Option{client.Token("")}},
+		{server: "http://localhost", want: "read the token: Token has characters that no token has", opts: []client.Option{client.Token("a b")}},
+		{server: "http://localhost", want: "Token and TokenFile exclude each other", opts: []client.Option{client.Token("a"), client.TokenFile(empty)}},
 		{server: "http://localhost", want: "has a timeout of 1s", opts: []client.Option{client.HTTPClient(&http.Client{Timeout: time.Second})}},
 	} {
 		_, err := client.New(c.server, c.opts...)

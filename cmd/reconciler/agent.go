@@ -50,7 +50,7 @@ func (a *app) agent(cmd *cobra.Command, adopt bool) error {
 	}
 	// The agent closes the drivers.
 	err = agent.New(agent.Options{
-		Config: cfg, Drivers: drivers, Version: version, Logger: logger, Registry: newRegistry(), Adopt: adopt,
+		Config: cfg, Drivers: drivers, Version: version, Logger: logger, Registry: newRegistry(), Getenv: a.getenv, Adopt: adopt,
 	}).Run(cmd.Context())
 	if err != nil {
 		return &cli.Failure{Code: cli.ExitDiffers, Text: err.Error(), Err: err}

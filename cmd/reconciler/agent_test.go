@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -161,6 +162,31 @@ func TestAgentRefusesBadInput(t *testing.T) {
 	require.Equal(t, result{code: 2, stderr: "reconciler: --address must be host:port such as 127.0.0.1:7434, not \"here\"\n"},
 		p.run(t, "agent", "status", "--address", "here"))
 	require.Equal(t, result{code: 2, stderr: "reconciler: reconciler agent has no command \"statsu\"\nhint: did you mean status?\n"}, p.run(t, "agent", "statsu"))
+}
+
+func TestAgentReadsItsTokenFromAVariable(t *testing.T) {
+	t.Parallel()
+	const token = "4c0ffee4c0ffee42"
+	p, stream := newPlace(t), streamtest.NewServer("eu")
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+token {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		stream.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	p.environ = []string{"EDGE_TOKEN=" + token}
+	p.write(t, "agent.yaml", "server: "+server.URL+"\ntoken_env: EDGE_TOKEN\nname: host-7\nstate_dir: "+p.dir+"/state\n"+
+		"targets: [{name: eu, driver: file, options: {dir: "+p.dir+"/far}}]\n")
+	stream.Set("app", "a", map[string]int{"n": 1})
+	r := p.startAgent(t, "--log-level", "debug")
+	_, err := stream.WaitObserved(t.Context(), "app", "a", client.StateApplied)
+	require.NoError(t, err)
+	require.NotContains(t, r.stop().stderr, token)
+	printed := p.run(t, "agent", "config", "print")
+	require.Regexp(t, `token_env +EDGE_TOKEN +/etc/reconciler/agent.yaml:2:12`, printed.stdout)
+	require.NotContains(t, printed.stdout, token)
 }
 
 func TestAgentNeedsItsPort(t *testing.T) {

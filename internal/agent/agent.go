@@ -28,6 +28,7 @@ type Options struct {
 	Version  string
 	Logger   *slog.Logger
 	Registry *prometheus.Registry
+	Getenv   func(string) string // looks up token_env; needed with it only
 	// Adopt has each target take the stream that the server has now for the one that its state came from.
 	Adopt bool
 	// Listening is called with the key of the config and the address for what is listened on. Nil: it is not.

@@ -69,6 +69,9 @@ func newTarget(a *Agent, tc config.Target, m *metrics) (*target, error) {
 	if cfg.TokenFile != "" {
 		opts = append(opts, client.TokenFile(cfg.TokenFile))
 	}
+	if cfg.TokenEnv != "" {
+		opts = append(opts, client.Token(a.opts.Getenv(cfg.TokenEnv)))
+	}
 	var err error
 	if t.client, err = client.New(cfg.Server, opts...); err != nil {
 		return nil, fmt.Errorf("server: %w", err)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
 const (
@@ -27,7 +29,8 @@ const (
 // Agent is what an agent needs to know beside its targets. It is zero for the daemon.
 type Agent struct {
 	Server    string // URL of a process with streams.listen
-	TokenFile string // "": the server asks for none
+	TokenFile string // "": TokenEnv, or the server asks for none
+	TokenEnv  string // the name of a variable; "": TokenFile, or none
 	TLSCAFile string // "": the system's certificates
 	Name      string // shown at the server
 	StateDir  string
@@ -58,6 +61,8 @@ func agentKnobs() []knob[Config] {
 			"URL of a process with `streams.listen`."),
 		key("token_file", func(c *Config) *string { return &c.Agent.TokenFile }, "", anyPath(),
 			"A file with the token, which is read again for each request.").withDefault("none"),
+		key("token_env", func(c *Config) *string { return &c.Agent.TokenEnv }, "", word("name of a variable", "", func(string) error { return nil }),
+			"A variable with the token, instead of a file.").withDefault("none"),
 		key("tls_ca_file", func(c *Config) *string { return &c.Agent.TLSCAFile }, "", anyPath(),
 			"Certificates, PEM, that the server's is checked against; read at start.").withDefault("the system's"),
 		key("name", func(c *Config) *string { return &c.Agent.Name }, "", word("text", "1 to 128 bytes", checkAgentName),
@@ -104,7 +109,7 @@ func checkServer(s string) error {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
 		return fmt.Errorf("must be a URL such as %s", serverExample)
 	case u.User != nil || u.RawQuery != "" || u.Fragment != "":
-		return errors.New("must be a URL without user, query and fragment: the token stands in token_file")
+		return errors.New("must be a URL without user, query and fragment: the token stands in token_file or token_env")
 	case u.Scheme == "http" && !isLoopback(u.Hostname()):
 		return errors.New("must begin with https://: beyond the loopback interface, http:// would show the token and every spec to the network")
 	}
@@ -132,6 +137,9 @@ func (l *loader) completeAgent() {
 	if a.Server == "" && !l.reported("server") {
 		l.problems.add(Origin{}, "server", "is missing: give the URL of a process with streams.listen, such as %s", serverExample)
 	}
+	if a.TokenFile != "" && a.TokenEnv != "" {
+		l.problems.add(l.cfg.origins["token_env"], "token_env", "give either token_file or token_env")
+	}
 	if a.StateDir == "" && !l.reported("state_dir") {
 		l.problems.add(Origin{}, "state_dir", "is missing: name a directory that survives restarts, such as /var/lib/reconciler-agent")
 	}
@@ -141,7 +149,7 @@ func (l *loader) completeAgent() {
 }
 
 // openAgent checks what is outside of the config.
-func (c *Config) openAgent(p *problems) {
+func (c *Config) openAgent(env driver.Env, p *problems) {
 	a := c.Agent
 	if err := writable(a.StateDir); err != nil && a.StateDir != "" {
 		p.add(c.origins["state_dir"], "state_dir", "%s cannot be written to: %v", a.StateDir, withoutPath(err))
@@ -152,6 +160,9 @@ func (c *Config) openAgent(p *problems) {
 		} else if strings.TrimSpace(string(text)) == "" {
 			p.add(c.origins["token_file"], "token_file", "%s holds no token", a.TokenFile)
 		}
+	}
+	if a.TokenEnv != "" && strings.TrimSpace(env.Getenv(a.TokenEnv)) == "" {
+		p.add(c.origins["token_env"], "token_env", "the variable %s is not set", a.TokenEnv)
 	}
 	if _, err := a.TLS(); err != nil {
 		p.add(c.origins["tls_ca_file"], "tls_ca_file", "%v", err)

@@ -23,7 +23,8 @@ func loadAgent(t *testing.T, text string, environ ...string) (*Config, error) {
 	opts.Agent, opts.Environ = true, environ
 	writeFile(t, opts.Dir, AgentFile, strings.ReplaceAll(text, "/etc", opts.Dir))
 	writeFile(t, opts.Dir, "empty", "")
-	cfg, drivers, err := LoadAndOpen(opts, driver.Env{Getenv: noEnv})
+	writeFile(t, opts.Dir, "token", "of the file")
+	cfg, drivers, err := LoadAndOpen(opts, driver.Env{Getenv: func(name string) string { return map[string]string{"TOKEN": "of the variable"}[name] }})
 	closeAll(drivers)
 	if bad, ok := errors.AsType[*Error](err); ok {
 		for i := range bad.Problems {
@@ -96,10 +97,10 @@ func TestAgentConfigReportsBadInputWithPlaceAndRemedy(t *testing.T) {
 		"NoStateDir":     {"server: https://r\nname: a\n" + eu, "state_dir: is missing: name a directory that survives restarts, such as /var/lib/reconciler-agent"},
 		"NoTargets":      {agentText(""), "targets: is empty: configure at least one target"},
 		"NoURL":          {"server: reconciler\nname: a\nstate_dir: /etc/state\n" + eu, "/etc/agent.yaml:1:9: server: must be a URL such as https://reconciler.example.org:8443"},
-		"UserInURL":      {"server: https://a:secret@r\nname: a\nstate_dir: /etc/state\n" + eu, "/etc/agent.yaml:1:9: server: must be a URL without user, query and fragment: the token stands in token_file"},
+		"UserInURL":      {"server: https://a:secret@r\nname: a\nstate_dir: /etc/state\n" + eu, "/etc/agent.yaml:1:9: server: must be a URL without user, query and fragment: the token stands in token_file or token_env"},
 		"PlainHTTP":      {"server: http://r.example.org\nname: a\nstate_dir: /etc/state\n" + eu, "/etc/agent.yaml:1:9: server: must begin with https://: beyond the loopback interface, http:// would show the token and every spec to the network"},
 		"UnknownKey":     {agentText("statedir: x\n" + eu), `/etc/agent.yaml:4:1: statedir: unknown key; did you mean "state_dir"?`},
-		"KeyOfTheDaemon": {agentText("database_url: x\n" + eu), "/etc/agent.yaml:4:1: database_url: unknown key; known here: listen, listen_names, log, name, server, shutdown_timeout, state_dir, targets, tls_ca_file, token_file"},
+		"KeyOfTheDaemon": {agentText("database_url: x\n" + eu), "/etc/agent.yaml:4:1: database_url: unknown key; known here: listen, listen_names, log, name, server, shutdown_timeout, state_dir, targets, tls_ca_file, token_env, token_file"},
 		"SyncMode":       {agentText("targets: [{name: eu, driver: dir, options: {dir: x}, sync_mode: report}]"), "/etc/agent.yaml:4:54: targets[0].sync_mode: unknown key; known here: backoff, concurrency, driver, guard, name, options, rate, sync_interval, timeout"},
 		"UnknownDriver":  {agentText("targets: [{name: eu, driver: dri}]"), `/etc/agent.yaml:4:30: targets[0].driver: unknown driver "dri"; did you mean "dir"? The drivers are dir, hook`},
 		"Stream":         {agentText("targets: [{name: eu, driver: stream}]"), "/etc/agent.yaml:4:30: targets[0].driver: an agent follows a stream, and does not make one: choose one of dir, hook"},
@@ -108,6 +109,8 @@ func TestAgentConfigReportsBadInputWithPlaceAndRemedy(t *testing.T) {
 		"TargetTwice":    {agentText("targets: [{name: eu, driver: dir, options: {dir: x}}, {name: eu, driver: dir, options: {dir: y}}]"), `/etc/agent.yaml:4:62: targets[1].name: "eu" is already the name of targets[0] (/etc/agent.yaml:4:18)`},
 		"NoToken":        {agentText("token_file: /etc/none\n" + eu), "/etc/agent.yaml:4:13: token_file: cannot be read: open /etc/none: no such file or directory"},
 		"EmptyToken":     {agentText("token_file: /etc/empty\n" + eu), "/etc/agent.yaml:4:13: token_file: /etc/empty holds no token"},
+		"NoVariable":     {agentText("token_env: UNSET\n" + eu), "/etc/agent.yaml:4:12: token_env: the variable UNSET is not set"},
+		"FileAndEnv":     {agentText("token_file: /etc/token\ntoken_env: TOKEN\n" + eu), "/etc/agent.yaml:5:12: token_env: give either token_file or token_env"},
 		"NoCertificate":  {agentText("tls_ca_file: /etc/empty\n" + eu), "/etc/agent.yaml:4:14: tls_ca_file: /etc/empty holds no certificate in PEM"},
 		"StateIsAFile":   {"server: https://r\nname: a\nstate_dir: /etc/empty\n" + eu, "/etc/agent.yaml:3:12: state_dir: /etc/empty cannot be written to: not a directory"},
 	} {

@@ -18,7 +18,7 @@ const closeTimeout = 5 * time.Second
 func LoadAndOpen(opts LoadOptions, env driver.Env) (*Config, map[string]driver.Driver, error) {
 	l := load(opts)
 	if opts.Agent {
-		l.cfg.openAgent(&l.problems)
+		l.cfg.openAgent(env, &l.problems)
 	} else {
 		l.cfg.checkDatabase(&l.problems)
 	}
