@@ -35,7 +35,7 @@ var arrows = []struct {
 	{from: []string{"internal/leader"}, not: []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/driver"}, why: "the leader knows no target"},
 	{from: []string{"internal/stream"}, not: []string{module + "internal/server", module + "internal/sync", module + "internal/apply", module + "internal/outbox"}, why: "it is a driver"},
 	{from: []string{"internal/apply", "internal/sync"}, not: []string{module + "internal/server"}, why: "only cmd knows the server"},
-	{from: []string{"internal/driver"}, except: []string{"internal/driver/postgres", "internal/driver/drivers"}, not: []string{"github.com/jackc/pgx", module + "internal/store"}, why: "drivers know nothing of PostgreSQL"},
+	{from: []string{"internal/driver"}, except: []string{"internal/driver/postgres", "internal/driver/drivers", "internal/driver/fixtures"}, not: []string{"github.com/jackc/pgx", module + "internal/store"}, why: "drivers know nothing of PostgreSQL"},
 	{
 		from: []string{"internal/guard", "internal/throttle", "internal/queue", "internal/web"},
 		not:  []string{"github.com/jackc/pgx", module + "internal/store", module + "internal/database", module + "internal/config", module + "internal/apply"},
@@ -51,7 +51,8 @@ var arrows = []struct {
 	},
 	{from: []string{"internal/driver/postgres"}, not: []string{module + "internal/store"}, why: "the other database is not ours"},
 	{from: []string{"client"}, not: []string{module + "internal", "github.com/jackc/pgx"}, why: "it is for programs without a database"},
-	{from: []string{"internal", "cmd", "examples", "bench"}, except: []string{"internal/pgtest"}, not: []string{module + "internal/pgtest"}, why: "only tests start test servers"},
+	{from: []string{"internal", "cmd", "examples", "bench"}, except: []string{"internal/pgtest", "internal/driver/fixtures"}, not: []string{module + "internal/pgtest"}, why: "only tests start test servers"},
+	{from: []string{"internal", "cmd", "examples", "bench"}, not: []string{module + "internal/driver/fixtures"}, why: "it is for tests"},
 }
 
 var drivers = []string{"discard", "exec", "file", "postgres", "webhook"}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -39,12 +40,13 @@ type Options struct {
 type Agent struct {
 	opts      Options
 	transport http.RoundTripper // of requests to the server; nil: over the network
+	free      func()            // returns memory to the system
 	identity  *identity
 	targets   []*target
 }
 
 // New returns an Agent. Nothing is touched before Run.
-func New(opts Options) *Agent { return &Agent{opts: opts} }
+func New(opts Options) *Agent { return &Agent{opts: opts, free: debug.FreeOSMemory} }
 
 // Run works until ctx ends, and returns nil then. Calls in flight have the config's shutdown_timeout to end. What keeps a target from
 // starting (the state of another target, or one that another process uses; an address that is taken) is an error at once. Later a

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -196,5 +197,24 @@ func TestAgentShowsThatASyncFails(t *testing.T) {
 		after(10 * time.Minute)
 		require.Equal(t, `app/web={"n":1}`, b.far.has())
 		require.Equal(t, StateOK, r.target().State)
+	})
+}
+
+func TestAgentReturnsMemoryAMinuteAfterItsCalls(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, freed := newBed(t), atomic.Int32{}
+		b.lines = "  sync_interval: off\n"
+		b.Set("app", "a", spec(1))
+		a := b.load(t, false)
+		a.free = func() { freed.Add(1) }
+		b.run(t, a)
+		after(30 * time.Second)
+		require.Zero(t, freed.Load())
+		after(time.Hour)
+		require.EqualValues(t, 1, freed.Load())
+		b.Set("app", "a", spec(2))
+		after(3 * time.Minute)
+		require.EqualValues(t, 2, freed.Load())
 	})
 }

@@ -140,6 +140,13 @@ func (c *calls) revision(at client.Ref, now attempt) int64 {
 	return now.revision
 }
 
+// made returns how many attempts there were.
+func (c *calls) made() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last
+}
+
 // settle notes the verdict of a call.
 func (c *calls) settle(at client.Ref, verdict driver.Verdict) {
 	c.mu.Lock()

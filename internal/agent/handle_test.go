@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -66,14 +67,14 @@ func TestAnEmptyKeyIsOneLikeOthers(t *testing.T) {
 		b.Set("app", "", spec(1))
 		b.Set("app", "web", spec(1))
 		b.start(t)
-		after(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
 		for _, key := range []string{"", "web"} {
-			_, err := b.WaitObserved(t.Context(), "app", key, client.StateApplied)
+			_, err := b.WaitObserved(ctx, "app", key, client.StateApplied)
 			require.NoError(t, err)
 		}
 		b.Delete("app", "")
-		after(time.Second)
-		_, err := b.WaitObserved(t.Context(), "app", "", client.StateAbsent)
+		_, err := b.WaitObserved(ctx, "app", "", client.StateAbsent)
 		require.NoError(t, err)
 		require.Equal(t, `app/web={"n":1}`, b.far.has())
 	})

@@ -55,6 +55,7 @@ func (s *session) reports(ctx context.Context) {
 			case reporter.off, s.lastTold().Add(heartbeatEvery).Before(time.Now()):
 				reporter.off = false
 				reporter.beat(ctx)
+				s.returnMemory()
 			}
 		}
 		due := s.lastTold().Add(heartbeatEvery)
@@ -62,6 +63,14 @@ func (s *session) reports(ctx context.Context) {
 			due = reporter.asked.Add(offEvery)
 		}
 		beat.Reset(max(time.Second, time.Until(due)))
+	}
+}
+
+// returnMemory returns memory to the system, once after calls: a first sync needs three times what is kept.
+func (s *session) returnMemory() {
+	if made := s.calls.made(); made != s.rested {
+		s.rested = made
+		s.agent.free()
 	}
 }
 

@@ -23,6 +23,7 @@ type session struct {
 	gate    gate
 	listed  chan struct{} // the far side has been listed, size one
 	changed chan struct{} // a call has changed the far side, size one
+	rested  int64         // calls when memory was returned last
 	news    chan struct{} // wakes reports: the trouble or the health has changed, size one
 }
 

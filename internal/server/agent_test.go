@@ -119,12 +119,10 @@ func TestAgentObeysCommandsOfTheDatabase(t *testing.T) {
 	}
 	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
 	w.settled("11", `SELECT held::text FROM reconciler.agents WHERE target = 'eu'`)
-	w.db.Exec(t, `SELECT reconciler.approve('eu')`)
-	eu.eventually(t, v2)
+	w.eventually("app/2 is back", func() bool { return eu.have()["app/2"] == v2["app/2"] })
 
 	stop()
-	eu.put("app/2", "")
-	w.db.Exec(t, `SELECT reconciler.pause('eu'), reconciler.resync('eu')`)
+	w.db.Exec(t, `SELECT reconciler.pause('eu'), reconciler.approve('eu')`)
 	for len(far.asked) > 0 {
 		<-far.asked
 	}
