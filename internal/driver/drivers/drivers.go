@@ -14,5 +14,6 @@ import (
 
 // All returns every kind of driver, by name.
 func All() driver.Registry {
-	return driver.Registry{discard.Kind(), exec.Kind(), file.Kind(), postgres.Kind(), stream.Kind(), webhook.Kind()}
+	all := driver.Registry{discard.Kind(), exec.Kind(), file.Kind(), postgres.Kind(), stream.Kind(), webhook.Kind()}
+	return append(all, kubernetesKinds()...)
 }

@@ -16,7 +16,7 @@ func TestEveryKindIsThere(t *testing.T) {
 	t.Parallel()
 
 	all := drivers.All()
-	require.Equal(t, []string{"discard", "exec", "file", "postgres", "stream", "webhook"}, all.Names())
+	require.Equal(t, []string{"discard", "exec", "file", "kubernetes", "postgres", "stream", "webhook"}, all.Names())
 	for _, kind := range all {
 		found, ok := all.Lookup(kind.Name)
 		require.True(t, ok)

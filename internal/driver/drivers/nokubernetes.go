@@ -1,0 +1,7 @@
+//go:build nokubernetes
+
+package drivers
+
+import "github.com/pgreconciler/reconciler/internal/driver"
+
+func kubernetesKinds() driver.Registry { return nil }

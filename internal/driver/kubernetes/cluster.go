@@ -1,0 +1,79 @@
+package kubernetes
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// cluster is the driver of one target.
+type cluster struct {
+	settings
+
+	target   string
+	log      *slog.Logger
+	http     *http.Client
+	meta     metadata.Interface
+	full     dynamic.Interface
+	mapper   *mapper
+	set      *applySet
+	scrubber driver.Scrubber
+	waits    waits
+
+	mu     sync.Mutex        // guards listed
+	listed map[string]memory // by the mark of an object: members that the last listing found, until the next call for it
+}
+
+func newCluster(target string, config *rest.Config, s settings, log *slog.Logger) (*cluster, error) {
+	c := &cluster{
+		settings: s, target: target, log: log.With("target", target, "driver", "kubernetes"), scrubber: secretsOf(config),
+		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, listed: map[string]memory{},
+	}
+	config = prepared(config)
+	var err error
+	if c.http, err = rest.HTTPClientFor(config); err == nil {
+		c.meta, err = metadata.NewForConfigAndClient(config, c.http)
+	}
+	if err == nil {
+		c.full, err = dynamic.NewForConfigAndClient(config, c.http)
+	}
+	if err == nil {
+		c.mapper, err = newMapper(config, c.http)
+	}
+	if err != nil {
+		return nil, driver.Problems{{Path: "options.kubeconfig", Text: fmt.Sprintf("cannot be used: %s", err)}}
+	}
+	return c, nil
+}
+
+// Start notes on whose behalf the cluster is called: another installation's target of the same name has the same marks.
+func (c *cluster) Start(_ context.Context, home driver.Home) { c.set.start(home) }
+
+// Check asks for the ApplySet: that takes a connection, credentials, and a right that every call needs.
+func (c *cluster) Check(ctx context.Context) error {
+	_, err := c.meta.Resource(configMaps).Namespace(c.set.namespace).Get(ctx, c.set.name, metav1.GetOptions{})
+	if out := c.outcome(ctx, err); out.Verdict == driver.VerdictUnreachable || out.Verdict == driver.VerdictBackoff {
+		return c.scrubber.Outcome(out).Err
+	}
+	return nil
+}
+
+// Close closes idle connections.
+func (c *cluster) Close(context.Context) error {
+	c.http.CloseIdleConnections()
+	return nil
+}
+
+// finish makes an outcome fit for others, and has the members remembered.
+func (c *cluster) finish(out driver.Outcome, m memory) driver.Outcome {
+	return c.scrubber.Outcome(out).Remember(m.encode())
+}

@@ -1,0 +1,132 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// pageObjects is how many objects a request lists.
+const pageObjects = 500
+
+// List yields the objects of a resource by the marks of their members. It reads metadata only.
+func (c *cluster) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+	return func(yield func(driver.Listed, error) bool) {
+		objects, err := c.gather(ctx, resource)
+		if err != nil {
+			yield(driver.Listed{}, c.scrubber.Outcome(c.outcome(ctx, err)).Err)
+			return
+		}
+		for key, members := range objects {
+			ref := driver.Ref{Target: c.target, Resource: resource, Key: key}
+			c.mu.Lock()
+			c.listed[objectMark(ref)] = members
+			c.mu.Unlock()
+			if !yield(driver.Listed{Resource: resource, Key: key, Memory: members.encode()}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// gather returns the members of each object of a resource, by key.
+func (c *cluster) gather(ctx context.Context, resource string) (map[string]memory, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	has, err := c.coverage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	objects := map[string]memory{}
+	selector := labelPartOf + "=" + c.set.id + "," + labelResource + "=" + resourceMark(resource)
+	err = c.each(ctx, has, selector, func(at place, one *metav1.PartialObjectMetadata) {
+		of, key, ok := rowOf(one)
+		ref := driver.Ref{Target: c.target, Resource: resource, Key: key}
+		if !ok || of != resource || one.Labels[labelObject] != objectMark(ref) {
+			return // its marks do not belong together: its row finds it missing, and marks it again
+		}
+		if objects[key] == nil {
+			objects[key] = memory{}
+		}
+		objects[key][at] = c.seen(at, one)
+	})
+	return objects, err
+}
+
+// coverage returns which kinds and namespaces may have members.
+func (c *cluster) coverage(ctx context.Context) (coverage, error) {
+	has, err := c.readSet(ctx)
+	if err != nil && !missingNamespace(err) {
+		return nil, err
+	}
+	select {
+	case c.set.busy <- struct{}{}:
+		defer func() { <-c.set.busy }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if len(has) == 0 {
+		c.set.covered = nil // somebody has deleted it: the next call writes it again
+		return coverage{}, nil
+	}
+	maps.Copy(has, c.set.covered)
+	return has, nil
+}
+
+// each calls do for every object of the listed kinds that a selector of labels matches.
+func (c *cluster) each(ctx context.Context, has coverage, selector string, do func(place, *metav1.PartialObjectMetadata)) error {
+	for _, name := range has.named("kind") {
+		kind := schema.ParseGroupKind(name)
+		mapping, err := c.mapper.find(ctx, kind, "")
+		var unknown *unknownKindError
+		if errors.As(err, &unknown) {
+			continue // its objects went with the kind
+		}
+		if err != nil {
+			return err
+		}
+		namespaces := []string{""}
+		if len(c.namespaces) > 0 && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+			namespaces = c.namespaces
+		}
+		for _, namespace := range namespaces {
+			if err := c.pages(ctx, mapping, namespace, selector, do); err != nil {
+				return fmt.Errorf("list %s: %w", kind, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (c *cluster) pages(
+	ctx context.Context, mapping *meta.RESTMapping, namespace, selector string, do func(place, *metav1.PartialObjectMetadata),
+) error {
+	opts := metav1.ListOptions{LabelSelector: selector, Limit: pageObjects}
+	for {
+		page, err := c.meta.Resource(mapping.Resource).Namespace(namespace).List(ctx, opts)
+		if apierrors.IsNotFound(err) {
+			c.mapper.expire() // the kind is gone since it was looked up
+			return nil
+		}
+		if err != nil {
+			return err //nolint:wrapcheck // by the caller
+		}
+		for i := range page.Items {
+			one := &page.Items[i]
+			do(place{GroupKind: mapping.GroupVersionKind.GroupKind(), Namespace: one.Namespace, Name: one.Name}, one)
+		}
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,211 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// looksMost is how often a member is looked at in one call while others replace it.
+const looksMost = 3
+
+var namespaceKind = schema.GroupKind{Kind: "Namespace"}
+
+// errReplaced is an object that is another one than the one that was looked at.
+var errReplaced = errors.New("the object was replaced while it was applied")
+
+// target is a member on its way into the cluster.
+type target struct {
+	member
+
+	api     metadata.ResourceInterface
+	mapping *meta.RESTMapping
+	applied string // hash of its manifest
+}
+
+// located returns the place of a member, with the namespace that its kind has or has not.
+func (w *work) located(m member) (place, error) {
+	mapping, err := w.mapper.find(w.ctx, m.at.GroupKind, m.gvk.Version)
+	if err != nil {
+		return m.at, err
+	}
+	at := m.at
+	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && at.Namespace == "" {
+		at.Namespace = w.namespace
+	}
+	return at, nil
+}
+
+// bring applies a member, unless the cluster has it as it should be.
+func (w *work) bring(m member) driver.Outcome {
+	t, out := w.prepare(m)
+	if out.Verdict != driver.VerdictDone {
+		return out
+	}
+	was := w.memory[t.at]
+	remembered := was.uid != ""
+	if !remembered {
+		w.memory[t.at] = known{at: t.at} // a call that ends without an answer may have created it
+	}
+	look := !remembered || was.applied == t.applied || len(w.ignore[t.at.GroupKind]) > 0
+	var now *metav1.PartialObjectMetadata
+	for range looksMost {
+		if look {
+			var err error
+			if now, err = t.api.Get(w.ctx, t.at.Name, metav1.GetOptions{}); err != nil && (!apierrors.IsNotFound(err) || missingKind(err)) {
+				return w.failed(t.at, err)
+			}
+			if out := w.admit(t, now, was); out.Verdict != driver.VerdictDone {
+				return out
+			}
+			if now != nil && remembered && was.applied == t.applied && w.seen(t.at, now) == was {
+				return driver.Done()
+			}
+		}
+		uid := was.uid
+		if look {
+			uid = uidOf(now)
+		}
+		after, err := w.patch(t, uid, now)
+		switch {
+		case err == nil:
+			w.memory[t.at] = w.seen(t.at, after)
+			return driver.Done()
+		case errors.Is(err, errReplaced):
+			look = true
+		default:
+			return w.rejected(t, uid, err)
+		}
+	}
+	return driver.Backoff(fmt.Errorf("%s: %w", t.at, errReplaced))
+}
+
+func uidOf(now *metav1.PartialObjectMetadata) string {
+	if now == nil {
+		return ""
+	}
+	return string(now.UID)
+}
+
+// prepare finds the API of a member and gives it its namespace and its hash.
+func (w *work) prepare(m member) (target, driver.Outcome) {
+	at, err := w.located(m)
+	if err != nil {
+		return target{}, w.failed(m.at, err)
+	}
+	mapping, err := w.mapper.find(w.ctx, m.at.GroupKind, m.gvk.Version)
+	if err != nil {
+		return target{}, w.failed(m.at, err)
+	}
+	t := target{member: m, mapping: mapping}
+	switch namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace; {
+	case !namespaced && at.Namespace != "":
+		return target{}, driver.Terminal(fmt.Errorf("%s: objects of this kind have no namespace: take it out of the manifest", at))
+	case !namespaced && len(w.namespaces) > 0 && len(w.kinds) == 0 && at.GroupKind != namespaceKind:
+		return target{}, driver.Terminal(fmt.Errorf("%s: this target may touch some namespaces only (options.namespaces), and "+
+			"the object is in none: name its kind in options.kinds", at))
+	case namespaced:
+		t.body.SetNamespace(at.Namespace)
+	}
+	t.at = at
+	t.api = w.meta.Resource(mapping.Resource).Namespace(at.Namespace)
+	for _, p := range w.ignore[at.GroupKind] {
+		p.remove(t.body.Object)
+	}
+	if t.applied, err = digest(t.member); err != nil {
+		return target{}, driver.Terminal(shown(err))
+	}
+	err = w.cover(w.ctx, at)
+	if missingNamespace(err) && at.GroupKind == namespaceKind && at.Name == w.set.namespace {
+		err = nil // the ApplySet comes into this namespace, with the next call
+	}
+	if err != nil {
+		return target{}, w.failed(at, err)
+	}
+	return t, driver.Done()
+}
+
+// admit returns an outcome that is not done if the object that is there may not be changed. now is nil if there is none.
+func (w *work) admit(t target, now *metav1.PartialObjectMetadata, was known) driver.Outcome {
+	if now == nil {
+		return driver.Done()
+	}
+	who := w.ownerOf(now, w.ref)
+	mine := who == ownerSelf || who == ownerNone && string(now.UID) == was.uid // somebody has taken our marks off
+	switch {
+	case now.DeletionTimestamp != nil && mine:
+		return w.waits.on(w.object, fmt.Sprintf("%s: it is being deleted, and is created anew when it is gone%s", t.at, finalizers(now)), 0)
+	case mine || w.adopt:
+		return driver.Done()
+	case who == ownerRow:
+		resource, key, _ := rowOf(now)
+		return driver.Backoff(fmt.Errorf("%s: two rows name it: %s %q has it, and %s %q asks for it", t.at, resource, key, w.ref.Resource, w.ref.Key))
+	case who == ownerOther:
+		return driver.Backoff(fmt.Errorf("%s: it belongs to another ApplySet or target (%s): remove it there, or set options.adopt",
+			t.at, driver.Snippet([]byte(now.Labels[labelPartOf]), 100)))
+	}
+	return driver.Backoff(fmt.Errorf("%s: it exists, and was not created by this target: remove it, or set options.adopt to take it over", t.at))
+}
+
+func finalizers(now *metav1.PartialObjectMetadata) string {
+	if len(now.Finalizers) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (finalizers: %s)", strings.Join(now.Finalizers, ", "))
+}
+
+// patch applies a member to the object with this uid, or creates it if uid is empty.
+func (w *work) patch(t target, uid string, now *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
+	body := t.body.DeepCopy()
+	w.marks.put(body, t.applied)
+	if uid != "" {
+		body.SetUID(types.UID(uid))
+		if err := w.handOver(t, now, body); err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.Marshal(body.Object)
+	if err != nil {
+		return nil, fmt.Errorf("write it as JSON: %w", err)
+	}
+	force := w.force
+	for {
+		after, err := t.api.Patch(w.ctx, t.at.Name, types.ApplyPatchType, text, metav1.PatchOptions{FieldManager: w.manager, Force: &force})
+		switch {
+		case err == nil:
+			return after, nil
+		case !force && w.overrules(err):
+			force = true
+		case apierrors.IsConflict(err) && len(conflicts(err)) == 0:
+			return nil, errReplaced
+		default:
+			return nil, err //nolint:wrapcheck // by the caller
+		}
+	}
+}
+
+// rejected classifies a refused change of a member. Where the row asks for it, an object with an immutable field is deleted, and
+// created anew when it is gone.
+func (w *work) rejected(t target, uid string, err error) driver.Outcome {
+	if found := conflicts(err); len(found) > 0 {
+		return driver.Backoff(fmt.Errorf("%s: %s", t.at, describe(found)))
+	}
+	if uid != "" && immutable(err) && t.body.GetAnnotations()[markReplace] == "true" {
+		out := w.remove(known{at: t.at, uid: uid, applied: t.applied})
+		if out.Verdict != driver.VerdictDone {
+			return out
+		}
+		return driver.Waiting(waitLeast, fmt.Sprintf("%s: it was deleted, and is created anew", t.at))
+	}
+	return w.failed(t.at, err)
+}

@@ -1,0 +1,123 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// Delete removes the members of an object, those first that others may need, and is done when all are gone.
+func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
+	if ctx.Err() != nil {
+		return driver.Backoff(context.Cause(ctx))
+	}
+	w := c.work(ctx, ref)
+	if len(w.memory) == 0 { // it was lost, or the first call was never recorded
+		if err := w.recall(); err != nil {
+			return c.scrubber.Outcome(c.outcome(ctx, err))
+		}
+	}
+	all := make([]known, 0, len(w.memory))
+	for _, k := range w.memory {
+		all = append(all, k)
+	}
+	out := w.removeAll(all)
+	if out.Verdict == driver.VerdictDone {
+		c.waits.over(w.object)
+	}
+	return c.finish(out, w.memory)
+}
+
+// recall finds the members by their marks.
+func (w *work) recall() error {
+	has, err := w.coverage(w.ctx)
+	if err != nil {
+		return err
+	}
+	return w.each(w.ctx, has, labelObject+"="+w.object, func(at place, meta *metav1.PartialObjectMetadata) {
+		w.memory[at] = w.seen(at, meta)
+	})
+}
+
+// removeAll removes members in reverse order of their ranks; a rank is begun when the one before is gone.
+func (w *work) removeAll(members []known) driver.Outcome {
+	slices.SortFunc(members, func(a, b known) int {
+		if ra, rb := rank(a.at.GroupKind), rank(b.at.GroupKind); ra != rb {
+			return rb - ra
+		}
+		return b.at.compare(a.at)
+	})
+	out := driver.Done()
+	for i, k := range members {
+		if i > 0 && rank(k.at.GroupKind) != rank(members[i-1].at.GroupKind) && out.Verdict != driver.VerdictDone {
+			break
+		}
+		one := w.remove(k)
+		if one.Verdict == driver.VerdictUnreachable || w.ctx.Err() != nil {
+			return one
+		}
+		if one.Verdict == driver.VerdictDone {
+			delete(w.memory, k.at)
+		}
+		out = worse(out, one)
+	}
+	return out
+}
+
+// remove deletes a member that is ours, and is done when it is gone.
+func (w *work) remove(k known) driver.Outcome {
+	mapping, err := w.mapper.find(w.ctx, k.at.GroupKind, "")
+	var unknown *unknownKindError
+	if errors.As(err, &unknown) {
+		return driver.Done() // its objects went with the kind
+	}
+	if err != nil {
+		return w.failed(k.at, err)
+	}
+	api := w.meta.Resource(mapping.Resource).Namespace(k.at.Namespace)
+	now, err := api.Get(w.ctx, k.at.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err) && !missingKind(err):
+		return driver.Done()
+	case err != nil:
+		return w.failed(k.at, err)
+	case !w.isMine(now, k):
+		return driver.Done()
+	case slices.Contains(w.protected, k.at.GroupKind) && now.DeletionTimestamp == nil:
+		return driver.Terminal(fmt.Errorf("%s is not deleted: its kind is protected (options.protected): delete it by hand, or take the kind "+
+			"out of the option, and call reconciler.retry()", k.at))
+	}
+	if now.DeletionTimestamp == nil {
+		uid := types.UID(now.UID)
+		err = api.Delete(w.ctx, k.at.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &w.propagation,
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return w.failed(k.at, err)
+		}
+		now, err = api.Get(w.ctx, k.at.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return driver.Done()
+		}
+		if err != nil {
+			return w.failed(k.at, err)
+		}
+		if now.UID != uid && !w.isMine(now, k) {
+			return driver.Done()
+		}
+	}
+	return w.waits.on(w.object, fmt.Sprintf("%s: it is being deleted%s", k.at, finalizers(now)), 0)
+}
+
+// isMine reports whether an object is the member: it has our marks, or it is the one that we applied and nobody has put marks on it.
+func (w *work) isMine(now *metav1.PartialObjectMetadata, k known) bool {
+	who := w.ownerOf(now, w.ref)
+	return who == ownerSelf || who == ownerNone && string(now.UID) == k.uid
+}
