@@ -52,10 +52,10 @@ var arrows = []struct {
 	{from: []string{"internal/driver/postgres"}, not: []string{module + "internal/store"}, why: "the other database is not ours"},
 	{from: []string{"client"}, not: []string{module + "internal", "github.com/jackc/pgx"}, why: "it is for programs without a database"},
 	{from: []string{"internal", "cmd", "examples", "bench"}, except: []string{"internal/pgtest", "internal/driver/fixtures"}, not: []string{module + "internal/pgtest"}, why: "only tests start test servers"},
-	{from: []string{"internal", "cmd", "examples", "bench"}, not: []string{module + "internal/driver/fixtures"}, why: "it is for tests"},
+	{from: []string{"internal", "cmd", "examples", "bench"}, not: []string{module + "internal/driver/fixtures", module + "internal/driver/kubernetes/fakeapi", module + "internal/driver/kubernetes/kubetest"}, why: "it is for tests"},
 }
 
-var drivers = []string{"discard", "exec", "file", "postgres", "webhook"}
+var drivers = []string{"discard", "exec", "file", "kubernetes", "postgres", "webhook"}
 
 // A newcomer finds every package of the product in docs/architecture.md.
 func TestArchitectureNamesEveryPackage(t *testing.T) {

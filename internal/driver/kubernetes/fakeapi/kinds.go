@@ -1,0 +1,113 @@
+package fakeapi
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/client-go/applyconfigurations"
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// kind is a served kind in one version.
+type kind struct {
+	schema.GroupVersionKind
+
+	resource, singular string
+	namespaced         bool
+	status             bool // has the subresource status, and a metadata.generation
+	converter          managedfields.TypeConverter
+}
+
+func (k *kind) groupResource() schema.GroupResource {
+	return schema.GroupResource{Group: k.Group, Resource: k.resource}
+}
+
+func (k *kind) versionResource() schema.GroupVersionResource {
+	return k.GroupVersion().WithResource(k.resource)
+}
+
+// verbs are those of discovery. deletecollection is not served.
+var verbs = metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"}
+
+func builtin() map[schema.GroupVersionResource]*kind {
+	typed, deduced := applyconfigurations.NewTypeConverter(scheme.Scheme), managedfields.NewDeducedTypeConverter()
+	served := map[schema.GroupVersionResource]*kind{}
+	add := func(group, version, name, resource, singular string, namespaced, status bool) {
+		k := &kind{
+			GroupVersionKind: schema.GroupVersionKind{Group: group, Version: version, Kind: name},
+			resource:         resource, singular: singular, namespaced: namespaced, status: status, converter: typed,
+		}
+		if group == crdGroup {
+			k.converter = deduced
+		}
+		served[k.versionResource()] = k
+	}
+	add("", "v1", "Namespace", "namespaces", "namespace", false, true)
+	add("", "v1", "ConfigMap", "configmaps", "configmap", true, false)
+	add("", "v1", "Secret", "secrets", "secret", true, false)
+	add("", "v1", "Service", "services", "service", true, true)
+	add("", "v1", "ServiceAccount", "serviceaccounts", "serviceaccount", true, false)
+	add("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "persistentvolumeclaim", true, true)
+	add("apps", "v1", "Deployment", "deployments", "deployment", true, true)
+	add("apps", "v1", "StatefulSet", "statefulsets", "statefulset", true, true)
+	add("apps", "v1", "DaemonSet", "daemonsets", "daemonset", true, true)
+	add("batch", "v1", "Job", "jobs", "job", true, true)
+	add("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers", "horizontalpodautoscaler", true, true)
+	add("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "networkpolicy", true, false)
+	add("rbac.authorization.k8s.io", "v1", "Role", "roles", "role", true, false)
+	add("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", "clusterrole", false, false)
+	add(crdGroup, "v1", "CustomResourceDefinition", crdResource, "customresourcedefinition", false, true)
+	return served
+}
+
+const (
+	crdGroup    = "apiextensions.k8s.io"
+	crdResource = "customresourcedefinitions"
+)
+
+// defined returns the kinds that a CustomResourceDefinition defines.
+func defined(crd *unstructured.Unstructured) []*kind {
+	field := func(path ...string) string {
+		text, _, _ := unstructured.NestedString(crd.Object, path...)
+		return text
+	}
+	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
+	var kinds []*kind
+	for _, item := range versions {
+		version, _ := item.(map[string]any)
+		if served, _ := version["served"].(bool); !served {
+			continue
+		}
+		name, _ := version["name"].(string)
+		_, status, _ := unstructured.NestedMap(version, "subresources", "status")
+		kinds = append(kinds, &kind{
+			GroupVersionKind: schema.GroupVersionKind{Group: field("spec", "group"), Version: name, Kind: field("spec", "names", "kind")},
+			resource:         field("spec", "names", "plural"),
+			singular:         field("spec", "names", "singular"),
+			namespaced:       field("spec", "scope") == "Namespaced",
+			status:           status,
+			converter:        managedfields.NewDeducedTypeConverter(),
+		})
+	}
+	return kinds
+}
+
+// byGroupLocked returns what is served, by group, version and name.
+func (s *Server) byGroupLocked() [][]*kind {
+	kinds := slices.SortedFunc(maps.Values(s.served), func(a, b *kind) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Version, b.Version), cmp.Compare(a.resource, b.resource))
+	})
+	var groups [][]*kind
+	for i, k := range kinds {
+		if i == 0 || kinds[i-1].Group != k.Group {
+			groups = append(groups, nil)
+		}
+		groups[len(groups)-1] = append(groups[len(groups)-1], k)
+	}
+	return groups
+}
