@@ -95,19 +95,22 @@ func (m marks) put(body *unstructured.Unstructured, applied string) {
 type owner int
 
 const (
-	ownerNone  owner = iota // it has no mark
+	ownerNone  owner = iota // it has no marks, or not all of them
 	ownerSelf               // this row
 	ownerRow                // another row of this target
 	ownerOther              // another target, or another ApplySet
 )
 
+// ownerOf returns whose an object is by its marks. One from which somebody has taken a part of them has none.
 func (c *cluster) ownerOf(meta *metav1.PartialObjectMetadata, ref driver.Ref) owner {
-	switch partOf := meta.Labels[labelPartOf]; {
-	case partOf == "" && meta.Labels[labelObject] == "":
-		return ownerNone
-	case partOf != c.set.id && partOf != "":
+	partOf, object := meta.Labels[labelPartOf], meta.Labels[labelObject]
+	mine := object == objectMark(ref)
+	switch {
+	case partOf != "" && partOf != c.set.id:
 		return ownerOther
-	case meta.Labels[labelObject] == objectMark(ref):
+	case object == "" || partOf == "" && mine:
+		return ownerNone
+	case mine:
 		return ownerSelf
 	case partOf == "":
 		return ownerOther

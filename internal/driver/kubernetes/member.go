@@ -80,7 +80,7 @@ func (w *work) bring(m member) driver.Outcome {
 		switch {
 		case err == nil:
 			w.memory[t.at] = w.seen(t.at, after)
-			return driver.Done()
+			return w.stays(t.at, after)
 		case errors.Is(err, errReplaced):
 			look = true
 		default:
@@ -143,10 +143,8 @@ func (w *work) admit(t target, now *metav1.PartialObjectMetadata, was known) dri
 	who := w.ownerOf(now, w.ref)
 	mine := who == ownerSelf || who == ownerNone && string(now.UID) == was.uid // somebody has taken our marks off
 	switch {
-	case now.DeletionTimestamp != nil && mine:
-		return w.waits.on(w.object, fmt.Sprintf("%s: it is being deleted, and is created anew when it is gone%s", t.at, finalizers(now)), 0)
 	case mine || w.adopt:
-		return driver.Done()
+		return w.stays(t.at, now)
 	case who == ownerRow:
 		resource, key, _ := rowOf(now)
 		return driver.Backoff(fmt.Errorf("%s: two rows name it: %s %q has it, and %s %q asks for it", t.at, resource, key, w.ref.Resource, w.ref.Key))
@@ -155,6 +153,14 @@ func (w *work) admit(t target, now *metav1.PartialObjectMetadata, was known) dri
 			t.at, driver.Snippet([]byte(now.Labels[labelPartOf]), 100)))
 	}
 	return driver.Backoff(fmt.Errorf("%s: it exists, and was not created by this target: remove it, or set options.adopt to take it over", t.at))
+}
+
+// stays returns done, and waits if the object is on its way out.
+func (w *work) stays(at place, now *metav1.PartialObjectMetadata) driver.Outcome {
+	if now.DeletionTimestamp == nil {
+		return driver.Done()
+	}
+	return w.waits.on(w.object, fmt.Sprintf("%s: it is being deleted, and is created anew when it is gone%s", at, finalizers(now)), 0)
 }
 
 func finalizers(now *metav1.PartialObjectMetadata) string {

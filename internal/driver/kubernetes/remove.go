@@ -8,7 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/metadata"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
@@ -73,47 +73,57 @@ func (w *work) removeAll(members []known) driver.Outcome {
 
 // remove deletes a member that is ours, and is done when it is gone.
 func (w *work) remove(k known) driver.Outcome {
-	mapping, err := w.mapper.find(w.ctx, k.at.GroupKind, "")
+	api, now, err := w.find(k)
 	var unknown *unknownKindError
-	if errors.As(err, &unknown) {
-		return driver.Done() // its objects went with the kind
-	}
-	if err != nil {
-		return w.failed(k.at, err)
-	}
-	api := w.meta.Resource(mapping.Resource).Namespace(k.at.Namespace)
-	now, err := api.Get(w.ctx, k.at.Name, metav1.GetOptions{})
 	switch {
-	case apierrors.IsNotFound(err) && !missingKind(err):
-		return driver.Done()
+	case errors.As(err, &unknown):
+		return driver.Done() // its objects went with the kind
 	case err != nil:
 		return w.failed(k.at, err)
-	case !w.isMine(now, k):
+	case now == nil || !w.isMine(now, k):
 		return driver.Done()
 	case slices.Contains(w.protected, k.at.GroupKind) && now.DeletionTimestamp == nil:
 		return driver.Terminal(fmt.Errorf("%s is not deleted: its kind is protected (options.protected): delete it by hand, or take the kind "+
 			"out of the option, and call reconciler.retry()", k.at))
 	}
 	if now.DeletionTimestamp == nil {
-		uid := types.UID(now.UID)
-		err = api.Delete(w.ctx, k.at.Name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: &w.propagation,
+		err := api.Delete(w.ctx, k.at.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &now.UID}, PropagationPolicy: &w.propagation,
 		})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return w.failed(k.at, err)
 		}
 		now, err = api.Get(w.ctx, k.at.Name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
+		switch {
+		case apierrors.IsNotFound(err):
 			return driver.Done()
-		}
-		if err != nil {
+		case err != nil:
 			return w.failed(k.at, err)
-		}
-		if now.UID != uid && !w.isMine(now, k) {
+		case !w.isMine(now, k):
 			return driver.Done()
 		}
 	}
 	return w.waits.on(w.object, fmt.Sprintf("%s: it is being deleted%s", k.at, finalizers(now)), 0)
+}
+
+// find returns the API of a member's kind, and the member as the cluster has it; nil: it has none.
+func (w *work) find(k known) (metadata.ResourceInterface, *metav1.PartialObjectMetadata, error) {
+	for again := false; ; again = true {
+		mapping, err := w.mapper.find(w.ctx, k.at.GroupKind, "")
+		if err != nil {
+			return nil, nil, err
+		}
+		api := w.meta.Resource(mapping.Resource).Namespace(k.at.Namespace)
+		now, err := api.Get(w.ctx, k.at.Name, metav1.GetOptions{})
+		switch {
+		case missingKind(err) && !again:
+			w.mapper.expire() // the kind may be gone since it was looked up
+		case apierrors.IsNotFound(err) && !missingKind(err):
+			return api, nil, nil
+		default:
+			return api, now, err //nolint:wrapcheck // by the caller
+		}
+	}
 }
 
 // isMine reports whether an object is the member: it has our marks, or it is the one that we applied and nobody has put marks on it.
