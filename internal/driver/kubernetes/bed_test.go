@@ -206,3 +206,11 @@ func (b *bed) settle(t *testing.T, namespace string) {
 		b.fake.FinishNamespace(namespace)
 	}
 }
+
+// reopened returns a new driver of a target, with what is remembered of its objects: another owner.
+func (b *bed) reopened(t *testing.T, c *caller) *caller {
+	t.Helper()
+	again := b.open(t, c.target, nil)
+	again.memory = c.memory
+	return again
+}

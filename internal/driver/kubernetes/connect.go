@@ -78,8 +78,17 @@ type busyError struct {
 
 func (e *busyError) Error() string { return fmt.Sprintf("429 Too Many Requests: %s", e.text) }
 
+// silentError is a request that got no answer. It hides the cause: client-go would send the request again, up to ten times with a second
+// between them, where it is a lost connection.
+type silentError struct{ text string }
+
+func (e *silentError) Error() string { return e.text }
+
 func (f frank) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := f.next.RoundTrip(req)
+	if err != nil && req.Context().Err() == nil {
+		err = &silentError{text: err.Error()}
+	}
 	if err != nil {
 		return nil, err //nolint:wrapcheck // of a transport
 	}
