@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"sync"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
@@ -58,13 +59,13 @@ func newCluster(target string, config *rest.Config, s settings, log *slog.Logger
 // Start notes on whose behalf the cluster is called: another installation's target of the same name has the same marks.
 func (c *cluster) Start(_ context.Context, home driver.Home) { c.set.start(home) }
 
-// Check asks for the ApplySet: that takes a connection, credentials, and a right that every call needs.
+// Check asks for the ApplySet: that takes a connection, credentials, and a right that every call needs. There need not be one yet.
 func (c *cluster) Check(ctx context.Context) error {
 	_, err := c.meta.Resource(configMaps).Namespace(c.set.namespace).Get(ctx, c.set.name, metav1.GetOptions{})
-	if out := c.outcome(ctx, err); out.Verdict == driver.VerdictUnreachable || out.Verdict == driver.VerdictBackoff {
-		return c.scrubber.Outcome(out).Err
+	if err == nil || apierrors.IsNotFound(err) && !missingKind(err) {
+		return nil
 	}
-	return nil
+	return c.scrubber.Outcome(c.outcome(ctx, err)).Err
 }
 
 // Close closes idle connections.

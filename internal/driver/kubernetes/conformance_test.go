@@ -1,0 +1,52 @@
+package kubernetes
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/drivertest"
+)
+
+// The suite's specs are kept in ConfigMaps, one for each object.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture {
+		t.Helper()
+		b := newBed(t)
+		c := b.open(t, "prod", nil)
+		nameOf := func(resource, key string) string {
+			return "object-" + objectMark(driver.Ref{Target: "prod", Resource: resource, Key: key})
+		}
+		return drivertest.Fixture{
+			Driver: c.Driver, Target: "prod", SpecMost: 900_000,
+			Wrap: func(resource, key, spec string) string {
+				text, err := json.Marshal(configMap(nameOf(resource, key), map[string]any{"spec": spec}))
+				require.NoError(t, err)
+				return string(text)
+			},
+			Read: func(t *testing.T, resource, key string) (string, bool) {
+				t.Helper()
+				data := b.data(t, nameOf(resource, key))
+				spec, _ := data["spec"].(string)
+				return spec, data != nil
+			},
+			Count: func(t *testing.T) int {
+				t.Helper()
+				list, err := b.admin.Resource(configMaps).Namespace(b.namespace).List(t.Context(), metav1.ListOptions{})
+				require.NoError(t, err)
+				n := 0
+				for _, one := range list.Items {
+					if strings.HasPrefix(one.GetName(), "object-") {
+						n++
+					}
+				}
+				return n
+			},
+		}
+	})
+}
