@@ -158,6 +158,9 @@ func (w *work) failed(at place, err error) driver.Outcome {
 		w.mapper.expire()
 		return w.waits.on(w.object, fmt.Sprintf("%s: the cluster does not serve the kind yet", at), missingMost)
 	}
+	if at.GroupKind == secretKind {
+		err = withoutValues(err)
+	}
 	out := w.outcome(w.ctx, err)
 	if out.Verdict != driver.VerdictUnreachable && w.ctx.Err() == nil {
 		out.Err = fmt.Errorf("%s: %w", at, out.Err)

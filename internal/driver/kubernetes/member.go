@@ -19,7 +19,10 @@ import (
 // looksMost is how often a member is looked at in one call while others replace it.
 const looksMost = 3
 
-var namespaceKind = schema.GroupKind{Kind: "Namespace"}
+var (
+	namespaceKind = schema.GroupKind{Kind: "Namespace"}
+	secretKind    = schema.GroupKind{Kind: "Secret"}
+)
 
 // errReplaced is an object that is another one than the one that was looked at.
 var errReplaced = errors.New("the object was replaced while it was applied")

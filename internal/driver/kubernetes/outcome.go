@@ -113,6 +113,24 @@ func missingKind(err error) bool {
 		(status.Details == nil || status.Details.Name == "" || causeOf(err, metav1.CauseTypeUnexpectedServerResponse))
 }
 
+// withoutValues returns the error of a wrong manifest without what the server repeats of it.
+func withoutValues(err error) error {
+	status := statusOf(err)
+	if status == nil || status.Code != http.StatusUnprocessableEntity && status.Code != http.StatusBadRequest {
+		return err
+	}
+	quiet := apierrors.StatusError{ErrStatus: *status}
+	quiet.ErrStatus.Message = fmt.Sprintf("the cluster refuses it (%s)", status.Reason)
+	var fields []string
+	for _, cause := range causesOf(err) {
+		fields = append(fields, fmt.Sprintf("%s: %s", cause.Field, cause.Type))
+	}
+	if len(fields) > 0 {
+		quiet.ErrStatus.Message += ": " + strings.Join(fields, ", ")
+	}
+	return &quiet
+}
+
 func shown(err error) error { return errors.New(driver.Snippet([]byte(err.Error()), errorShownMost)) }
 
 // waits knows since when objects wait for something.

@@ -1,0 +1,117 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/kubernetes"
+	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// cluster is a cluster with ConfigMaps for rows.
+type cluster struct {
+	w      *world
+	driver driver.Driver
+	maps   dynamic.ResourceInterface
+}
+
+// cluster makes a table whose rows have a ConfigMap for each of their parts, and a cluster.
+func (w *world) cluster() *cluster {
+	w.t.Helper()
+	w.db.Exec(w.t, `CREATE TABLE apps (name text PRIMARY KEY, image text NOT NULL, parts text[] NOT NULL);
+		INSERT INTO apps VALUES ('api', 'v1', '{a}'), ('web', 'v1', '{a,b}');
+		SELECT reconciler.track('app', 'apps', '{name}', $$'eu'$$, spec => $$(SELECT coalesce(jsonb_agg(jsonb_build_object('apiVersion', 'v1',
+			'kind', 'ConfigMap', 'metadata', jsonb_build_object('name', name || '-' || part), 'data', jsonb_build_object('image', image))), '[]')
+			FROM unnest(parts) AS part)$$)`)
+	server := fakeapi.New(w.t)
+	d, err := kubernetes.Kind().Open("eu", driver.Options{"kubeconfig": server.Kubeconfig(w.t)}, driver.Env{})
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { require.NoError(w.t, d.Close(context.Background())) })
+	admin, err := dynamic.NewForConfig(server.Config())
+	require.NoError(w.t, err)
+	return &cluster{w: w, driver: d, maps: admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")}
+}
+
+// has waits until the cluster has these ConfigMaps with these images, and no other.
+func (c *cluster) has(want map[string]string) {
+	c.w.t.Helper()
+	require.NoError(c.w.t, pgtest.Poll(context.Background(), deadline, func() error {
+		list, err := c.maps.List(context.Background(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		have := map[string]string{}
+		for _, one := range list.Items {
+			if data, ok := one.Object["data"].(map[string]any); ok && !strings.HasPrefix(one.GetName(), "reconciler-") {
+				have[one.GetName()] = fmt.Sprint(data["image"])
+			}
+		}
+		if !maps.Equal(have, want) {
+			return fmt.Errorf("want %v\nhave %v", want, have)
+		}
+		return nil
+	}))
+}
+
+func (c *cluster) edit(name, patch string) {
+	c.w.t.Helper()
+	_, err := c.maps.Patch(context.Background(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-edit"})
+	require.NoError(c.w.t, err)
+}
+
+const appStates = `SELECT string_agg(key || ' ' || state, ', ' ORDER BY key) FROM reconciler.objects`
+
+func TestRowsBecomeClusterState(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	c := w.cluster()
+	p := w.start(named("eu", c.driver))
+	c.has(map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"})
+	w.db.Exec(t, `UPDATE apps SET image = 'v2', parts = '{b,c}' WHERE name = 'web'`)
+	c.has(map[string]string{"api-a": "v1", "web-b": "v2", "web-c": "v2"})
+	w.settled("ConfigMap default web-b\nConfigMap default web-c\n",
+		`SELECT regexp_replace(convert_from(memory, 'UTF8'), '(\S+ \S+ \S+) .*', '\1', 'gn') FROM reconciler.ledger WHERE key = 'web'`)
+	w.settled("api applied, web applied", appStates)
+
+	p.stop(t) // what happens while nobody owns the target is found by the next owner's sync
+	c.edit("web-b", `{"metadata": {"labels": {"pgreconciler.github.io/object": null}}}`)
+	require.NoError(t, c.maps.Delete(t.Context(), "api-a", metav1.DeleteOptions{}))
+	w.db.Exec(t, `UPDATE apps SET parts = '{c}' WHERE name = 'web'`)
+	w.start(named("eu", c.driver))
+	c.has(map[string]string{"api-a": "v1", "web-c": "v2"})
+	w.settled("api applied, web applied", appStates)
+
+	w.db.Exec(t, `DELETE FROM apps WHERE name = 'web'`)
+	c.has(map[string]string{"api-a": "v1"})
+	w.settled("api applied", appStates)
+}
+
+// A sync asks for nothing but what it lists while the cluster is as it should be, and repairs what was edited.
+func TestSyncRepairsClusterState(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	c := w.cluster()
+	w.start(named("eu", c.driver))
+	c.has(map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"})
+	w.settled("api applied, web applied", appStates)
+	c.edit("web-b", `{"data": {"image": "mine"}}`)
+	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
+	w.settled("api applied, web failing", appStates)
+	require.Equal(t, "ConfigMap web-b in default: kubectl-edit owns .data.image: take the fields out of the manifest, list them in options.ignore, "+
+		"or name the manager in options.force_managers", w.text(`SELECT last_error FROM reconciler.objects WHERE key = 'web'`))
+	require.NoError(t, c.maps.Delete(t.Context(), "web-b", metav1.DeleteOptions{}))
+	w.settled("api applied, web applied", appStates)
+	c.has(map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"})
+	w.resync("complete resync rows=2 upserts=0 tombstones=0 drifted=0 held=0")
+}
