@@ -50,6 +50,7 @@ func (c *cluster) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
 	if err := w.fits(members); err != nil {
 		return driver.Terminal(err)
 	}
+	defer c.calling(obj.Ref)()
 	out := w.bringAll(members)
 	if out.Verdict == driver.VerdictDone {
 		out = w.prune(members)

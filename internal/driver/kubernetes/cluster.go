@@ -30,14 +30,17 @@ type cluster struct {
 	scrubber driver.Scrubber
 	waits    waits
 
-	mu     sync.Mutex        // guards listed
+	mu sync.Mutex // guards what follows
+	bases
 	listed map[string]memory // by the mark of an object: members that the last listing found, until the next call for it
+	grown  chan struct{}     // closed when the target has members of another kind
 }
 
 func newCluster(target string, config *rest.Config, s settings, log *slog.Logger) (*cluster, error) {
 	c := &cluster{
 		settings: s, target: target, log: log.With("target", target, "driver", "kubernetes"), scrubber: secretsOf(config),
 		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, listed: map[string]memory{},
+		bases: newBases(), grown: make(chan struct{}),
 	}
 	config = prepared(config)
 	var err error

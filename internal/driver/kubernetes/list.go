@@ -95,17 +95,21 @@ func (c *cluster) each(ctx context.Context, has coverage, selector string, do fu
 		if err != nil {
 			return err
 		}
-		namespaces := []string{""}
-		if len(c.namespaces) > 0 && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
-			namespaces = c.namespaces
-		}
-		for _, namespace := range namespaces {
+		for _, namespace := range c.scopes(mapping) {
 			if err := c.pages(ctx, mapping, namespace, selector, do); err != nil {
 				return fmt.Errorf("list %s: %w", kind, err)
 			}
 		}
 	}
 	return nil
+}
+
+// scopes returns the namespaces that objects of a kind are looked for in; "" stands for all.
+func (c *cluster) scopes(mapping *meta.RESTMapping) []string {
+	if len(c.namespaces) > 0 && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+		return c.namespaces
+	}
+	return []string{""}
 }
 
 func (c *cluster) pages(

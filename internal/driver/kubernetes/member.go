@@ -72,6 +72,7 @@ func (w *work) bring(m member) driver.Outcome {
 				return out
 			}
 			if now != nil && remembered && was.applied == t.applied && w.seen(t.at, now) == was {
+				w.observed(t.at, now)
 				return driver.Done()
 			}
 		}
@@ -83,6 +84,7 @@ func (w *work) bring(m member) driver.Outcome {
 		switch {
 		case err == nil:
 			w.memory[t.at] = w.seen(t.at, after)
+			w.observed(t.at, after)
 			return w.stays(t.at, after)
 		case errors.Is(err, errReplaced):
 			look = true

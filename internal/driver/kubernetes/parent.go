@@ -90,6 +90,10 @@ func (c *cluster) cover(ctx context.Context, at place) error {
 		}
 	}
 	c.set.covered = has
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.grown)
+	c.grown = make(chan struct{})
 	return nil
 }
 

@@ -18,6 +18,7 @@ func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 	if ctx.Err() != nil {
 		return driver.Backoff(context.Cause(ctx))
 	}
+	defer c.calling(ref)()
 	w := c.work(ctx, ref)
 	if len(w.memory) == 0 { // it was lost, or the first call was never recorded
 		if err := w.recall(); err != nil {
@@ -86,6 +87,7 @@ func (w *work) remove(k known) driver.Outcome {
 		return driver.Terminal(fmt.Errorf("%s is not deleted: its kind is protected (options.protected): delete it by hand, or take the kind "+
 			"out of the option, and call reconciler.retry()", k.at))
 	}
+	w.removes(k.at)
 	if now.DeletionTimestamp == nil {
 		err := api.Delete(w.ctx, k.at.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &now.UID}, PropagationPolicy: &w.propagation,

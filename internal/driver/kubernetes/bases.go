@@ -1,0 +1,145 @@
+package kubernetes
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strconv"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// base is how a member was when it was seen last, by a call or by the watch.
+type base struct {
+	row     rowName
+	sum     uint64 // of what is remembered of it; 0: a call deletes it
+	version uint64 // resourceVersion; versions of a kind can be compared
+}
+
+// rowName names the object of a member.
+type rowName struct{ resource, key string }
+
+// sight is what a watch shows of a member.
+type sight struct {
+	at    place
+	meta  *metav1.PartialObjectMetadata // nil: a list does not have it any more
+	event bool                          // an event, and not part of a list
+	gone  bool
+}
+
+// bases are how members were seen last: what a watch shows that is as before, or older, is not a change. Guarded by cluster.mu.
+type bases struct {
+	members map[place]base
+	calls   map[rowName][]sight // objects with a call under way: what the watch shows of them waits for its end
+	changed func(resource, key string)
+}
+
+func newBases() bases { return bases{members: map[place]base{}, calls: map[rowName][]sight{}} }
+
+func versionOf(meta *metav1.PartialObjectMetadata) uint64 {
+	version, _ := strconv.ParseUint(meta.ResourceVersion, 10, 64)
+	return version
+}
+
+func sumOf(k known) uint64 {
+	sum := fnv.New64a()
+	fmt.Fprintf(sum, "%s %s %s", k.uid, k.applied, k.fields)
+	return sum.Sum64()
+}
+
+// calling notes that a call for an object begins. The function that it returns ends it.
+func (c *cluster) calling(ref driver.Ref) (end func()) {
+	row := rowName{ref.Resource, ref.Key}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.calls[row] = []sight{}
+	return func() {
+		c.mu.Lock()
+		held := c.calls[row]
+		delete(c.calls, row)
+		c.mu.Unlock()
+		for _, s := range held {
+			c.tell(c.saw(s))
+		}
+	}
+}
+
+// observed notes how a call has found or left a member.
+func (w *work) observed(at place, meta *metav1.PartialObjectMetadata) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.members[at] = base{rowName{w.ref.Resource, w.ref.Key}, sumOf(w.seen(at, meta)), versionOf(meta)}
+}
+
+// removes notes that a call is about to delete a member.
+func (c *cluster) removes(at place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if before, ok := c.members[at]; ok {
+		before.sum = 0
+		c.members[at] = before
+	}
+}
+
+// tell names an object, if there is one.
+func (c *cluster) tell(row rowName, changed bool) {
+	c.mu.Lock()
+	do := c.changed
+	c.mu.Unlock()
+	if changed && do != nil {
+		do(row.resource, row.key)
+	}
+}
+
+// saw notes what a watch shows of a member, and returns its object and whether that is to be looked at: it is another way than it was, or
+// an event is about a member that this process has not seen yet.
+func (c *cluster) saw(s sight) (row rowName, changed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	before, found := c.members[s.at]
+	row = before.row
+	if !found {
+		resource, key, ok := "", "", false
+		if s.meta != nil {
+			resource, key, ok = rowOf(s.meta)
+		}
+		if row = (rowName{resource, key}); !ok {
+			return row, false
+		}
+	}
+	if held, calls := c.calls[row]; calls {
+		c.calls[row] = append(held, s)
+		return row, false
+	}
+	now := base{row: row}
+	if s.meta != nil {
+		now.sum, now.version = sumOf(c.seen(s.at, s.meta)), versionOf(s.meta)
+		if found && now.version <= before.version {
+			return row, false
+		}
+	}
+	switch {
+	case s.gone:
+		delete(c.members, s.at)
+		return row, s.event && !found || found && before.sum != 0
+	case found && before.sum == 0:
+		return row, false
+	}
+	c.members[s.at] = now
+	return row, s.event && !found || found && before.sum != now.sum
+}
+
+// membersOf returns the places of a kind that have been seen, in a namespace or in all.
+func (c *cluster) membersOf(kind schema.GroupKind, namespace string) map[place]struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := map[place]struct{}{}
+	for at := range c.members {
+		if at.GroupKind == kind && (namespace == "" || at.Namespace == namespace) {
+			found[at] = struct{}{}
+		}
+	}
+	return found
+}

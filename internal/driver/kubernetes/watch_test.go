@@ -1,0 +1,195 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// watching is a watch of a driver, and the objects that it has named.
+type watching struct {
+	t     *testing.T
+	named chan string
+	ended chan error
+	stop  context.CancelCauseFunc
+}
+
+func (c *caller) watch(t *testing.T) *watching {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	w := &watching{t: t, named: make(chan string, 1000), ended: make(chan error, 1), stop: cancel}
+	watcher, ok := c.Driver.(interface {
+		Watch(ctx context.Context, changed func(resource, key string)) error
+	})
+	require.True(t, ok)
+	go func() {
+		w.ended <- watcher.Watch(ctx, func(resource, key string) { w.named <- resource + "/" + key })
+		close(w.ended)
+	}()
+	t.Cleanup(func() {
+		cancel(errors.New("the test is over"))
+		for range w.ended {
+			continue
+		}
+	})
+	return w
+}
+
+// names waits until the watch has named an object, and others none but the marker.
+func (w *watching) names(want string) {
+	w.t.Helper()
+	for have := "apps/marker"; have == "apps/marker"; {
+		select {
+		case have = <-w.named:
+			require.Contains(w.t, []string{want, "apps/marker"}, have)
+		case <-w.t.Context().Done():
+			require.FailNow(w.t, "the watch did not name "+want)
+		case err := <-w.ended:
+			require.FailNow(w.t, "the watch has ended", err)
+		}
+	}
+}
+
+// follows edits an object that is not the test's until the watch names it: it follows what is changed from now on, and has seen what came
+// before. It may have named no other.
+func (w *watching) follows(b *bed, c *caller) {
+	w.t.Helper()
+	c.done(w.t, "marker", configMap("marker", one("0")))
+	n := 0
+	require.NoError(w.t, pgtest.Poll(w.t.Context(), callPatience, func() error {
+		n++
+		b.edit(w.t, configMaps, "marker", "kubectl-edit", fmt.Sprintf(`{"data": {"a": "%d"}}`, n))
+		select {
+		case have := <-w.named:
+			require.Equal(w.t, "apps/marker", have)
+			return nil
+		default:
+			c.done(w.t, "marker", configMap("marker", one("0")))
+			return errors.New("the watch has not named the marker")
+		}
+	}))
+}
+
+func TestWatchNamesWhatOthersChange(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+	c.done(t, "web", configMap("a", one("1")), configMap("b", one("1")))
+	w := c.watch(t)
+	w.follows(b, c)
+	repair := func() { c.done(t, "web", configMap("a", one("1")), configMap("b", one("1"))) }
+
+	b.edit(t, configMaps, "a", "kubectl-edit", `{"data": {"a": "2"}}`)
+	w.names("apps/web")
+	repair()
+	b.edit(t, configMaps, "a", "kubectl-edit", `{"metadata": {"labels": null, "annotations": null}}`)
+	w.names("apps/web")
+	repair()
+	b.remove(t, configMaps, "b")
+	w.names("apps/web")
+	repair()
+
+	b.edit(t, configMaps, "a", "somebody", `{"data": {"other": "2"}}`)
+	c.done(t, "web", configMap("a", one("1")), configMap("b", one("3")))
+	requireDone(t, c.delete(t, "web"))
+	w.follows(b, c) // neither a foreign field nor calls of our own were named
+}
+
+func TestWatchFollowsKindsThatCome(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+	w := c.watch(t)
+	w.follows(b, c)
+	c.done(t, "web", deployment("web", 1))
+	require.NoError(t, pgtest.Poll(t.Context(), callPatience, func() error { // the watch of a new kind begins with a list
+		b.edit(t, deployments, "web", "kubectl-edit", `{"spec": {"replicas": 7}}`)
+		for len(w.named) > 0 {
+			if <-w.named == "apps/web" {
+				return nil
+			}
+		}
+		c.done(t, "web", deployment("web", 1))
+		return errors.New("the watch has not named the Deployment")
+	}))
+}
+
+// An owner that takes over has seen no member yet.
+func TestWatchOfANewOwnerNamesWhatOthersChange(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+	c.done(t, "web", configMap("a", one("1")), configMap("b", one("1")))
+	next := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+	next.memory = c.memory
+	w := next.watch(t)
+	w.follows(b, next)
+	b.edit(t, configMaps, "a", "kubectl-edit", `{"data": {"a": "2"}}`)
+	w.names("apps/web")
+	b.remove(t, configMaps, "b")
+	w.names("apps/web")
+}
+
+func TestWatchEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+	w := c.watch(t)
+	w.follows(b, c)
+	w.stop(errors.New("the target was handed over"))
+	require.EqualError(t, <-w.ended, "the target was handed over")
+}
+
+func TestWatchFindsWhatItMissed(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	if b.fake == nil {
+		return // a real server keeps its history longer than a test runs
+	}
+	c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+	c.done(t, "web", configMap("a", one("1")))
+	c.done(t, "api", configMap("b", one("1")))
+	w := c.watch(t)
+	w.follows(b, c)
+	b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
+		if r.URL.Query().Get("watch") != "" {
+			return refusal(410, "Expired", "too old resource version")
+		}
+		return nil
+	})
+	b.edit(t, configMaps, "a", "kubectl-edit", `{"data": {"a": "2"}}`)
+	w.names("apps/web")
+	b.fake.Cut()
+	b.remove(t, configMaps, "b")
+	w.names("apps/api")
+	b.fake.Fail(nil)
+	c.done(t, "web", configMap("a", one("1")))
+	b.edit(t, configMaps, "a", "kubectl-edit", `{"data": {"a": "3"}}`)
+	w.names("apps/web")
+}
+
+func TestWatchFailsWithItsCluster(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	if b.fake == nil {
+		return
+	}
+	c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+	c.done(t, "web", configMap("a", one("1")))
+	w := c.watch(t)
+	w.follows(b, c)
+	b.fake.Fail(func(*http.Request) *fakeapi.Failure { return refusal(403, "Forbidden", `User "x" cannot watch resource "configmaps"`) })
+	b.fake.Cut()
+	require.EqualError(t, <-w.ended, `watch ConfigMap: User "x" cannot watch resource "configmaps"`)
+	b.fake.Fail(nil)
+	b.edit(t, configMaps, "a", "kubectl-edit", `{"data": {"a": "2"}}`)
+	c.watch(t).names("apps/web")
+}
