@@ -24,7 +24,7 @@ PG_VERSIONS ?= 15 17 18
 
 .PHONY: help
 help: ## Say what each verb does
-	@awk 'BEGIN { FS = ":.*## " } /^[a-z\/-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^[a-z\/-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## Show everything on this machine in two minutes, set-up included
@@ -52,6 +52,11 @@ VERSION_TESTS := Capture|Cursor|Feed|Retention|Expan|PlansFor|Psql|Due|TestApply
 test/versions: ## Run the tests that depend on the version of PostgreSQL: RECONCILER_TEST_PG=18
 	TEST_OUTPUT=bin/test/packages ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- ./internal/migrate ./internal/desired ./internal/database ./internal/driver/postgres
 	TEST_OUTPUT=bin/test/tests ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/leader ./internal/apply ./internal/e2e
+
+.PHONY: test/kubernetes
+test/kubernetes: ## Run the tests against a real Kubernetes API server, which the first run builds in ten minutes
+	RECONCILER_TEST_KUBERNETES=$$(./scripts/kubernetes.sh) && export RECONCILER_TEST_KUBERNETES && \
+	go test -race -timeout=10m -tags=kubernetes $(TEST_LOAD) $(TESTFLAGS) ./internal/driver/kubernetes/...
 
 .PHONY: setup
 setup: ## Install what the tests need: as root from Debian packages, otherwise it prints what is missing
@@ -87,11 +92,11 @@ test/fuzz: ## Run every fuzz target for a while: FUZZTIME=10s
 lint: $(BIN)/vet ## Run go vet, staticcheck, errcheck and nilness, and check formatting
 	@unformatted=$$(gofmt -l .); \
 	if [ -n "$$unformatted" ]; then printf 'not formatted, run gofmt -w on:\n%s\n' "$$unformatted" >&2; exit 1; fi
-	go vet -vettool=$(BIN)/vet -tags=pace,long ./...
+	go vet -vettool=$(BIN)/vet -tags=pace,long,kubernetes ./...
 
 .PHONY: lint/all
 lint/all: $(BIN)/golangci-lint $(BIN)/sqlc ## Run every linter that .golangci.yml does not switch off, and sqlc diff
-	$(BIN)/golangci-lint run --build-tags pace,long ./...
+	$(BIN)/golangci-lint run --build-tags pace,long,kubernetes ./...
 	$(BIN)/golangci-lint run --build-tags faults ./internal/crash/...
 	$(BIN)/sqlc diff
 

@@ -65,6 +65,9 @@ func builtin() map[schema.GroupVersionResource]*kind {
 	return served
 }
 
+// builtinGroups answer for kinds that they lack with a Status; groups of definitions do not.
+var builtinGroups = []string{crdGroup, "apps", "batch", "autoscaling", "networking.k8s.io", "rbac.authorization.k8s.io"}
+
 const (
 	crdGroup    = "apiextensions.k8s.io"
 	crdResource = "customresourcedefinitions"

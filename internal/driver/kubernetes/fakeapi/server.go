@@ -6,11 +6,13 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -78,6 +80,7 @@ func New(t testing.TB) *Server {
 		_, err := s.create(request{kind: s.served[namespaces.WithVersion("v1")], manager: "fakeapi"}, namespace)
 		require.NoError(t, err)
 	}
+	s.Compact()
 	return s
 }
 
@@ -142,7 +145,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	req, ok := s.parse(r)
 	if !ok {
-		http.NotFound(w, r)
+		unknown(w, r)
 		return
 	}
 	if r.Method == http.MethodGet && r.URL.Query().Get("watch") != "" {
@@ -177,6 +180,19 @@ func writeJSON(w http.ResponseWriter, code int, body any) {
 	}
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body)
+}
+
+// unknown answers a path that is not served. Built-in groups have an answer of their own.
+func unknown(w http.ResponseWriter, r *http.Request) {
+	group, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/apis/"), "/")
+	if !strings.HasPrefix(r.URL.Path, "/api/") && !slices.Contains(builtinGroups, group) {
+		http.NotFound(w, r)
+		return
+	}
+	writeError(w, &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Details: &metav1.StatusDetails{},
+		Message: "the server could not find the requested resource",
+	}})
 }
 
 // request is a request for a resource.

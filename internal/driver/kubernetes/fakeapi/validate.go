@@ -29,6 +29,8 @@ func validate(k *kind, old, object *unstructured.Unstructured) error {
 	}
 	errs := validation.ValidateObjectMetaAccessor(object, k.namespaced, name, meta)
 	if old != nil {
+		// The real server looks twice: once for every kind, once for this one.
+		errs = append(errs, validation.ValidateObjectMetaAccessorUpdate(object, old, meta)...)
 		errs = append(errs, validation.ValidateObjectMetaAccessorUpdate(object, old, meta)...)
 		errs = append(errs, unchanged(old, object)...)
 	}

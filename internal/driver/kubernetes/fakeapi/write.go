@@ -1,6 +1,7 @@
 package fakeapi
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/rand"
 )
 
 // changedMessage is registry.OptimisticLockErrorMsg of k8s.io/apiserver.
@@ -17,6 +20,9 @@ const changedMessage = "the object has been modified; please apply your changes 
 func (s *Server) create(req request, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if object.GetName() == "" && object.GetGenerateName() != "" {
+		object.SetName(object.GetGenerateName() + rand.String(5))
+	}
 	req.name = object.GetName()
 	if err := place(req, object); err != nil {
 		return nil, err
@@ -82,8 +88,10 @@ func (s *Server) update(req request, object *unstructured.Unstructured) (*unstru
 		return nil, apierrors.NewNotFound(req.kind.groupResource(), req.name)
 	}
 	if uid := object.GetUID(); uid != "" && uid != old.GetUID() {
-		return nil, apierrors.NewConflict(req.kind.groupResource(), req.name,
-			fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", uid, old.GetUID())) //nolint:staticcheck // its text
+		return nil, apierrors.NewConflict(req.kind.groupResource(), req.name, fmt.Errorf(
+			"StorageError: invalid object, Code: 4, Key: /registry/%s/%s, ResourceVersion: 0, AdditionalErrorMsg: "+
+				"Precondition failed: UID in precondition: %s, UID in object meta: %s",
+			req.kind.resource, storeKey(req.namespace, req.name), uid, old.GetUID()))
 	}
 	object, err := owned(req, old, keep(req, old, object))
 	if err != nil {
@@ -116,7 +124,7 @@ func (s *Server) replaceLocked(req request, old, object *unstructured.Unstructur
 	if version := object.GetResourceVersion(); version == "" {
 		object.SetResourceVersion(old.GetResourceVersion())
 	} else if version != old.GetResourceVersion() {
-		return nil, apierrors.NewConflict(resource, req.name, fmt.Errorf(changedMessage))
+		return nil, apierrors.NewConflict(resource, req.name, errors.New(changedMessage))
 	}
 	object.SetCreationTimestamp(old.GetCreationTimestamp())
 	object.SetDeletionTimestamp(old.GetDeletionTimestamp())
@@ -207,13 +215,14 @@ func checkPreconditions(req request, want *metav1.Preconditions, old *unstructur
 	if want == nil {
 		return nil
 	}
+	resource := schema.GroupResource{Group: req.kind.Group, Resource: req.kind.Kind} // as rest.BeforeDelete of k8s.io/apiserver has it
 	if want.UID != nil && *want.UID != old.GetUID() {
-		return apierrors.NewConflict(req.kind.groupResource(), req.name, fmt.Errorf(
+		return apierrors.NewConflict(resource, req.name, fmt.Errorf(
 			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated",
 			*want.UID, old.GetUID()))
 	}
 	if want.ResourceVersion != nil && *want.ResourceVersion != old.GetResourceVersion() {
-		return apierrors.NewConflict(req.kind.groupResource(), req.name, fmt.Errorf(
+		return apierrors.NewConflict(resource, req.name, fmt.Errorf(
 			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified",
 			*want.ResourceVersion, old.GetResourceVersion()))
 	}

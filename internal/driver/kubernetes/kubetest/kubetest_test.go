@@ -1,0 +1,87 @@
+//go:build kubernetes
+
+package kubetest_test
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/kubetest"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	kubetest.Stop()
+	os.Exit(code)
+}
+
+func TestAUserMayDoWhatItsRulesAllow(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.Start(t)
+	namespace, other := cluster.Namespace(t), cluster.Namespace(t)
+	read := rbac.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list"}}
+	here, err := kubernetes.NewForConfig(cluster.User(t, namespace, "here", false, read))
+	require.NoError(t, err)
+	everywhere, err := kubernetes.NewForConfig(cluster.User(t, namespace, "everywhere", true, read))
+	require.NoError(t, err)
+	lists := func(client *kubernetes.Clientset, namespace string) func() bool { // the server learns of rules a moment later
+		return func() bool {
+			_, err := client.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
+			return err == nil
+		}
+	}
+	require.Eventually(t, lists(here, namespace), time.Minute, 10*time.Millisecond)
+	require.Eventually(t, lists(everywhere, other), time.Minute, 10*time.Millisecond)
+	_, err = here.CoreV1().ConfigMaps(other).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsForbidden(err), err)
+	_, err = everywhere.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
+	require.True(t, apierrors.IsForbidden(err), err)
+}
+
+func TestControllersEndANamespace(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.Start(t)
+	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig(t))
+	require.NoError(t, err)
+	client, err := kubernetes.NewForConfig(config)
+	require.NoError(t, err)
+	namespace := cluster.Namespace(t)
+	_, err = client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	require.NoError(t, client.CoreV1().Namespaces().Delete(t.Context(), namespace, metav1.DeleteOptions{}))
+	require.Eventually(t, func() bool {
+		_, err := client.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	}, 2*time.Minute, 50*time.Millisecond)
+}
+
+func TestDataOutlivesServerAndEtcd(t *testing.T) {
+	t.Parallel()
+	cluster := kubetest.New(t)
+	client, err := kubernetes.NewForConfig(cluster.Config())
+	require.NoError(t, err)
+	namespace := cluster.Namespace(t)
+	get := func() error {
+		_, err := client.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
+		return err
+	}
+	cluster.StopServer()
+	require.ErrorContains(t, get(), "connection refused")
+	cluster.StartServer(t)
+	require.NoError(t, get())
+	cluster.StopEtcd()
+	require.Error(t, get())
+	cluster.StartEtcd(t)
+	require.NoError(t, get())
+	cluster.RestartServer(t)
+	require.NoError(t, get())
+}
