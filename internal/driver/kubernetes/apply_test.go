@@ -162,7 +162,7 @@ func TestWhatATargetMayTouchIsCheckedBeforeAnyCall(t *testing.T) {
 	c := b.open(t, "prod", driver.Options{"namespaces": []any{b.namespace}, "kinds": []any{"ConfigMap", "Namespace"}})
 	for text, manifest := range map[string]any{
 		"ConfigMap b in " + other + ": this target may not touch the namespace (options.namespaces)": inOther,
-		"Deployment.apps web: this target may not touch the kind (options.kinds)":                   deployment("web", 1),
+		"Deployment.apps web: this target may not touch the kind (options.kinds)":                    deployment("web", 1),
 		"Namespace " + other + ": this target may not touch the namespace (options.namespaces)": map[string]any{
 			"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": other},
 		},

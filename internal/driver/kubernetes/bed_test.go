@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"sync/atomic"
@@ -33,13 +34,41 @@ type bed struct {
 	fake       *fakeapi.Server // nil: the cluster is a real one
 }
 
+// realBed makes a bed on a real API server. It is nil without the build tag kubernetes.
+var (
+	realBed  func(t *testing.T) *bed
+	stopReal = func() {}
+)
+
+// newBed returns a bed on a real API server, or else on one in memory.
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	if realBed == nil {
+		return fakeBed(t)
+	}
+	b := realBed(t)
+	b.namespace = b.newNamespace(t)
+	return b
+}
+
+// fakeBed returns a bed on an API server in memory, for what a real one cannot be made to do.
+func fakeBed(t *testing.T) *bed {
+	t.Helper()
+	server := fakeapi.New(t)
+	admin, err := dynamic.NewForConfig(server.Config())
+	require.NoError(t, err)
+	b := &bed{kubeconfig: server.Kubeconfig(t), admin: admin, fake: server}
+	b.namespace = b.newNamespace(t)
+	return b
+}
+
 var names atomic.Int64
 
 func (b *bed) newNamespace(t *testing.T) string {
 	t.Helper()
 	name := fmt.Sprintf("test-%d", names.Add(1))
 	b.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}})
-	t.Cleanup(func() { _ = b.admin.Resource(namespaces).Delete(t.Context(), name, metav1.DeleteOptions{}) })
+	t.Cleanup(func() { _ = b.admin.Resource(namespaces).Delete(context.Background(), name, metav1.DeleteOptions{}) })
 	return name
 }
 

@@ -8,8 +8,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/options"
@@ -24,6 +26,9 @@ const (
 	// refusalBytesMost is how much of an answer that is no Status stands in an error.
 	refusalBytesMost = 300
 )
+
+// client-go writes to standard error, in a format of its own, what it returns as errors, too.
+func init() { klog.SetLogger(logr.Discard()) }
 
 // readConnection returns how to reach the cluster, and the namespace that the kubeconfig's context names.
 func readConnection(r *options.Reader) (*rest.Config, string) {

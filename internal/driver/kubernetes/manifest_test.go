@@ -41,13 +41,13 @@ func TestWrongSpecsAreExplainedAtOnce(t *testing.T) {
 	t.Parallel()
 
 	for spec, want := range map[string]string{
-		``:     "the spec is empty",
-		`"x"`:  "the spec is neither a manifest nor a list of manifests",
-		`null`: "the spec is neither a manifest nor a list of manifests",
-		`7`:    "the spec is neither a manifest nor a list of manifests",
-		`{}`:   `it needs "apiVersion" and "kind"`,
-		`[1]`:  "it is no JSON object",
-		`{"apiVersion": "a/b/c", "kind": "X"}`:                                                     `it needs "apiVersion" and "kind"`,
+		``:                                     "the spec is empty",
+		`"x"`:                                  "the spec is neither a manifest nor a list of manifests",
+		`null`:                                 "the spec is neither a manifest nor a list of manifests",
+		`7`:                                    "the spec is neither a manifest nor a list of manifests",
+		`{}`:                                   `it needs "apiVersion" and "kind"`,
+		`[1]`:                                  "it is no JSON object",
+		`{"apiVersion": "a/b/c", "kind": "X"}`: `it needs "apiVersion" and "kind"`,
 		`{"apiVersion": "v1", "kind": "ConfigMap"}`:                                                `the ConfigMap needs "metadata" with a "name"`,
 		`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": []}`:                                `the ConfigMap needs "metadata" with a "name"`,
 		`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "x-"}}`:            `the ConfigMap needs "metadata" with a "name"`,

@@ -1,5 +1,3 @@
-//go:build !kubernetes
-
 package kubernetes
 
 import (
@@ -54,7 +52,7 @@ func TestAnswersAndTheirOutcomes(t *testing.T) {
 	} {
 		t.Run(test.text, func(t *testing.T) {
 			t.Parallel()
-			b := newBed(t)
+			b := fakeBed(t)
 			c := b.open(t, "prod", nil)
 			c.done(t, "other", configMap("b", one("1"))) // so that the ApplySet is there
 			b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
@@ -77,13 +75,13 @@ func TestAnswersAndTheirOutcomes(t *testing.T) {
 
 func TestAClusterThatDoesNotAnswerIsUnreachable(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := fakeBed(t)
 	c := b.open(t, "prod", nil)
 	c.done(t, "web", configMap("a", one("1")))
 	b.fake.Fail(func(*http.Request) *fakeapi.Failure { return &fakeapi.Failure{Abort: true} })
 	require.Equal(t, driver.VerdictUnreachable, c.apply(t, "web", configMap("a", one("2"))).Verdict)
 	require.Equal(t, driver.VerdictUnreachable, c.delete(t, "web").Verdict)
-	require.Error(t, c.Driver.(driver.Checker).Check(t.Context())) //nolint:forcetypeassert // it is one
+	require.Error(t, c.Driver.(driver.Checker).Check(t.Context()))           //nolint:forcetypeassert // it is one
 	for _, err := range c.Driver.(driver.Lister).List(t.Context(), "apps") { //nolint:forcetypeassert // it is one
 		require.Error(t, err)
 	}
@@ -98,7 +96,7 @@ func TestAClusterThatDoesNotAnswerIsUnreachable(t *testing.T) {
 // An aggregated API that is down says nothing about the kinds it serves: its objects are not taken for gone.
 func TestAGroupThatDoesNotAnswerIsNotTakenForMissing(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := fakeBed(t)
 	c := b.open(t, "prod", nil)
 	c.done(t, "web", deployment("web", 1))
 	fresh := b.open(t, "prod", nil)
@@ -130,7 +128,7 @@ func (b *bed) requests(do func()) map[string]int {
 
 func TestRequestsOfACall(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := fakeBed(t)
 	c := b.open(t, "prod", nil)
 	c.done(t, "first", configMap("first", one("1")))
 	require.Equal(t, map[string]int{"GET": 1, "PATCH": 1}, b.requests(func() { c.done(t, "web", configMap("a", one("1"))) }), "a new member")
@@ -143,7 +141,7 @@ func TestRequestsOfACall(t *testing.T) {
 // A typing error in a kind costs one request for the kinds of the cluster in a second, whatever the number of rows.
 func TestUnknownKindsAreLookedUpOnceASecond(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := fakeBed(t)
 	c := b.open(t, "prod", nil)
 	wrong := map[string]any{"apiVersion": "v1", "kind": "ConfigMop", "metadata": map[string]any{"name": "a"}}
 	c.apply(t, "web", wrong)
@@ -182,7 +180,7 @@ func TestAWaitGrowsAndBecomesAFailure(t *testing.T) {
 // A server repeats values that it refuses; those of a Secret do not reach the ledger.
 func TestErrorsHaveNoValuesOfSecrets(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := fakeBed(t)
 	c := b.open(t, "prod", nil)
 	const value = "hunter2hunter2"
 	b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
@@ -202,7 +200,7 @@ func TestErrorsHaveNoValuesOfSecrets(t *testing.T) {
 // The ledger keeps an error for each failing object.
 func TestErrorsAreShortAndOneLine(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
+	b := fakeBed(t)
 	c := b.open(t, "prod", nil)
 	b.fake.Admit(func(*unstructured.Unstructured) error { return errors.New(strings.Repeat("long\n", 10_000) + "fake") })
 	out := c.apply(t, "web", configMap("a", one("1")))

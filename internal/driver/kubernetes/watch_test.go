@@ -150,10 +150,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 
 func TestWatchFindsWhatItMissed(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	if b.fake == nil {
-		return // a real server keeps its history longer than a test runs
-	}
+	b := fakeBed(t)
 	c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
 	c.done(t, "web", configMap("a", one("1")))
 	c.done(t, "api", configMap("b", one("1")))
@@ -178,15 +175,14 @@ func TestWatchFindsWhatItMissed(t *testing.T) {
 
 func TestWatchFailsWithItsCluster(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	if b.fake == nil {
-		return
-	}
+	b := fakeBed(t)
 	c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
 	c.done(t, "web", configMap("a", one("1")))
 	w := c.watch(t)
 	w.follows(b, c)
-	b.fake.Fail(func(*http.Request) *fakeapi.Failure { return refusal(403, "Forbidden", `User "x" cannot watch resource "configmaps"`) })
+	b.fake.Fail(func(*http.Request) *fakeapi.Failure {
+		return refusal(403, "Forbidden", `User "x" cannot watch resource "configmaps"`)
+	})
 	b.fake.Cut()
 	require.EqualError(t, <-w.ended, `watch ConfigMap: User "x" cannot watch resource "configmaps"`)
 	b.fake.Fail(nil)
