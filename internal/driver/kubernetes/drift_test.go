@@ -49,6 +49,26 @@ func TestListingFindsWhatPeopleChange(t *testing.T) {
 	}
 }
 
+// A change of the row meets an object that somebody has put in the place of ours.
+func TestChangeOfAReplacedMemberIsNotForTheNewOne(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", nil)
+	c.done(t, "web", configMap("a", one("1")))
+	b.remove(t, configMaps, "a")
+	b.create(t, configMaps, b.namespace, configMap("a", map[string]any{"x": "theirs"}))
+	out := c.apply(t, "web", configMap("a", one("2")))
+	requireOut(t, driver.VerdictBackoff, "ConfigMap a in "+b.namespace+": it exists, and was not created by this target: "+
+		"remove it, or set options.adopt to take it over", out)
+	require.Equal(t, map[string]any{"x": "theirs"}, b.data(t, "a"))
+	b.remove(t, configMaps, "a")
+	c.done(t, "web", configMap("a", one("2")))
+	require.Equal(t, one("2"), b.data(t, "a"))
+	b.remove(t, configMaps, "a")
+	c.done(t, "web", configMap("a", one("3")))
+	require.Equal(t, one("3"), b.data(t, "a"))
+}
+
 func TestForeignFieldsAreNoDrift(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -60,7 +61,7 @@ func (w *work) bring(m member) driver.Outcome {
 	if !remembered {
 		w.memory[t.at] = known{at: t.at} // a call that ends without an answer may have created it
 	}
-	look := !remembered || was.applied == t.applied || len(w.ignore[t.at.GroupKind]) > 0
+	look := remembered && was.applied == t.applied || len(w.ignore[t.at.GroupKind]) > 0
 	var now *metav1.PartialObjectMetadata
 	for range looksMost {
 		if look {
@@ -175,15 +176,21 @@ func finalizers(now *metav1.PartialObjectMetadata) string {
 	return fmt.Sprintf(" (finalizers: %s)", strings.Join(now.Finalizers, ", "))
 }
 
-// patch applies a member to the object with this uid, or creates it if uid is empty.
+// absent is a resourceVersion that no object has. Server-side apply with it creates an object, and is refused where there is one.
+const absent = "1"
+
+// patch applies a member to the object with this uid, or creates it if uid is empty. It returns errReplaced if the cluster has another
+// object, or one where there should be none.
 func (w *work) patch(t target, uid string, now *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
 	body := t.body.DeepCopy()
 	w.marks.put(body, t.applied)
-	if uid != "" {
+	if uid == "" {
+		body.SetResourceVersion(absent)
+	} else {
 		body.SetUID(types.UID(uid))
-		if err := w.handOver(t, now, body); err != nil {
-			return nil, err
-		}
+	}
+	if err := w.handOver(t, now, body); err != nil {
+		return nil, err
 	}
 	text, err := json.Marshal(body.Object)
 	if err != nil {
@@ -197,12 +204,18 @@ func (w *work) patch(t target, uid string, now *metav1.PartialObjectMetadata) (*
 			return after, nil
 		case !force && w.overrules(err):
 			force = true
-		case apierrors.IsConflict(err) && len(conflicts(err)) == 0:
+		case replaced(err):
 			return nil, errReplaced
 		default:
 			return nil, err //nolint:wrapcheck // by the caller
 		}
 	}
+}
+
+// replaced reports whether a change was refused because the object is not the one with the uid, or the version, that it was for.
+func replaced(err error) bool {
+	uid := func(cause metav1.StatusCause) bool { return cause.Field == "metadata.uid" }
+	return apierrors.IsConflict(err) && len(conflicts(err)) == 0 || slices.ContainsFunc(causesOf(err), uid)
 }
 
 // rejected classifies a refused change of a member. Where the row asks for it, an object with an immutable field is deleted, and

@@ -131,7 +131,7 @@ func TestRequestsOfACall(t *testing.T) {
 	b := fakeBed(t)
 	c := b.open(t, "prod", nil)
 	c.done(t, "first", configMap("first", one("1")))
-	require.Equal(t, map[string]int{"GET": 1, "PATCH": 1}, b.requests(func() { c.done(t, "web", configMap("a", one("1"))) }), "a new member")
+	require.Equal(t, map[string]int{"PATCH": 1}, b.requests(func() { c.done(t, "web", configMap("a", one("1"))) }), "a new member")
 	require.Equal(t, map[string]int{"GET": 1}, b.requests(func() { c.done(t, "web", configMap("a", one("1"))) }), "one that is as it should be")
 	require.Equal(t, map[string]int{"PATCH": 1}, b.requests(func() { c.done(t, "web", configMap("a", one("2"))) }), "one that has changed")
 	require.Equal(t, map[string]int{"GET": 2, "DELETE": 1}, b.requests(func() { requireDone(t, c.delete(t, "web")) }), "one that goes")
