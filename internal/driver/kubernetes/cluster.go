@@ -29,6 +29,7 @@ type cluster struct {
 	set      *applySet
 	scrubber driver.Scrubber
 	waits    waits
+	fights   fights
 
 	mu sync.Mutex // guards what follows
 	bases
@@ -39,7 +40,7 @@ type cluster struct {
 func newCluster(target string, config *rest.Config, s settings, log *slog.Logger) (*cluster, error) {
 	c := &cluster{
 		settings: s, target: target, log: log.With("target", target, "driver", "kubernetes"), scrubber: secretsOf(config),
-		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, listed: map[string]memory{},
+		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, fights: fights{open: map[place]*fight{}}, listed: map[string]memory{},
 		bases: newBases(), grown: make(chan struct{}),
 	}
 	config = prepared(config)
@@ -70,6 +71,9 @@ func (c *cluster) Check(ctx context.Context) error {
 	}
 	return c.scrubber.Outcome(c.outcome(ctx, err)).Err
 }
+
+// Trouble returns what others change again each time it is repaired.
+func (c *cluster) Trouble() error { return c.fights.trouble() }
 
 // Close closes idle connections.
 func (c *cluster) Close(context.Context) error {

@@ -57,33 +57,32 @@ func (w *work) bring(m member) driver.Outcome {
 		return out
 	}
 	was := w.memory[t.at]
-	remembered := was.uid != ""
-	if !remembered {
+	if was.uid == "" {
 		w.memory[t.at] = known{at: t.at} // a call that ends without an answer may have created it
 	}
-	look := remembered && was.applied == t.applied || len(w.ignore[t.at.GroupKind]) > 0
+	same := was.uid != "" && was.applied == t.applied
+	look := same || len(w.ignore[t.at.GroupKind]) > 0
 	var now *metav1.PartialObjectMetadata
 	for range looksMost {
+		uid := was.uid
 		if look {
-			var err error
-			if now, err = t.api.Get(w.ctx, t.at.Name, metav1.GetOptions{}); err != nil && (!apierrors.IsNotFound(err) || missingKind(err)) {
-				return w.failed(t.at, err)
-			}
-			if out := w.admit(t, now, was); out.Verdict != driver.VerdictDone {
+			if now, out = w.look(t, was); out.Verdict != driver.VerdictDone {
 				return out
 			}
-			if now != nil && remembered && was.applied == t.applied && w.seen(t.at, now) == was {
+			if uid = uidOf(now); same && now != nil && w.seen(t.at, now) == was {
 				w.observed(t.at, now)
 				return driver.Done()
 			}
 		}
-		uid := was.uid
-		if look {
-			uid = uidOf(now)
+		if out := w.fights.paused(t.at); same && out.Verdict != driver.VerdictDone {
+			return out
 		}
 		after, err := w.patch(t, uid, now)
 		switch {
 		case err == nil:
+			if same {
+				w.fights.repaired(t.at, w.blame(now, after))
+			}
 			w.memory[t.at] = w.seen(t.at, after)
 			w.observed(t.at, after)
 			return w.stays(t.at, after)
@@ -94,6 +93,18 @@ func (w *work) bring(m member) driver.Outcome {
 		}
 	}
 	return driver.Backoff(fmt.Errorf("%s: %w", t.at, errReplaced))
+}
+
+// look returns a member as the cluster has it, nil if it does not, and an outcome that is not done if it may not be changed.
+func (w *work) look(t target, was known) (*metav1.PartialObjectMetadata, driver.Outcome) {
+	now, err := t.api.Get(w.ctx, t.at.Name, metav1.GetOptions{})
+	if err != nil && (!apierrors.IsNotFound(err) || missingKind(err)) {
+		return nil, w.failed(t.at, err)
+	}
+	if err != nil {
+		return nil, driver.Done()
+	}
+	return now, w.admit(t, now, was)
 }
 
 func uidOf(now *metav1.PartialObjectMetadata) string {
@@ -141,11 +152,8 @@ func (w *work) prepare(m member) (target, driver.Outcome) {
 	return t, driver.Done()
 }
 
-// admit returns an outcome that is not done if the object that is there may not be changed. now is nil if there is none.
+// admit returns an outcome that is not done if the object that is there may not be changed.
 func (w *work) admit(t target, now *metav1.PartialObjectMetadata, was known) driver.Outcome {
-	if now == nil {
-		return driver.Done()
-	}
 	who := w.ownerOf(now, w.ref)
 	mine := who == ownerSelf || who == ownerNone && string(now.UID) == was.uid // somebody has taken our marks off
 	switch {
