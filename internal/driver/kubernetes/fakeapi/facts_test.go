@@ -78,6 +78,14 @@ var facts = []struct {
 		}
 		return got
 	}, `{"metadata":{"name":"a","namespace":"NS","uid":"UID","resourceVersion":"RV","creationTimestamp":"TIME","managedFields":[{"manager":"m","operation":"Apply","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"f:data":{"f:a":{}}}}]}}`},
+	{"AnswersHaveMetadataOnly", func(l lab) any {
+		l.apply("a", "m", ``, `{"a":"1"}`, false)
+		got := l.plain("/api/v1/namespaces/" + l.namespace + "/configmaps/a").([]any)
+		object := map[string]any{}
+		require.NoError(l.t, json.Unmarshal([]byte(got[2].(string)), &object))
+		delete(object, "metadata")
+		return object
+	}, `{"apiVersion":"meta.k8s.io/v1","kind":"PartialObjectMetadata"}`},
 	{"DeleteOfAnotherUIDConflicts", func(l lab) any {
 		l.apply("a", "m", ``, `{"a":"1"}`, false)
 		other := types.UID("11111111-1111-1111-1111-111111111111")
@@ -309,6 +317,7 @@ func (l lab) plain(path string) any {
 	require.NoError(l.t, err)
 	request, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, l.config.Host+path, http.NoBody)
 	require.NoError(l.t, err)
+	request.Header.Set("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json")
 	answer, err := client.Do(request)
 	require.NoError(l.t, err)
 	defer answer.Body.Close() //nolint:errcheck // read

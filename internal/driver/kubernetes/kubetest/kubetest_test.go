@@ -3,6 +3,7 @@
 package kubetest_test
 
 import (
+	"context"
 	"os"
 	"testing"
 	"time"
@@ -71,7 +72,9 @@ func TestDataOutlivesServerAndEtcd(t *testing.T) {
 	require.NoError(t, err)
 	namespace := cluster.Namespace(t)
 	get := func() error {
-		_, err := client.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		_, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 		return err
 	}
 	cluster.StopServer()
@@ -79,7 +82,10 @@ func TestDataOutlivesServerAndEtcd(t *testing.T) {
 	cluster.StartServer(t)
 	require.NoError(t, get())
 	cluster.StopEtcd()
-	require.Error(t, get())
+	waiting, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = client.CoreV1().Namespaces().Get(waiting, namespace, metav1.GetOptions{})
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 	cluster.StartEtcd(t)
 	require.NoError(t, get())
 	cluster.RestartServer(t)

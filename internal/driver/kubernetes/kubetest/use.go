@@ -91,7 +91,7 @@ func (c *Cluster) RestartServer(t testing.TB) {
 	c.StartServer(t)
 }
 
-// StopEtcd kills etcd. The API server then answers 500 and 504, and its watches go silent.
+// StopEtcd kills etcd. The API server then holds each read of the present for a minute and resets the stream.
 func (c *Cluster) StopEtcd() { c.etcd.stop() }
 
 // StartEtcd starts the stopped etcd with its data, and waits until it and the API server are ready.
