@@ -349,7 +349,7 @@ func owners(answer any) any {
 	}
 	owned := map[string]string{}
 	for _, entry := range object.GetManagedFields() {
-		owned[string(entry.Operation)+" "+entry.Manager] = string(entry.FieldsV1.Raw)
+		owned[string(entry.Operation)+" "+entry.Manager] = entry.FieldsV1.GetRawString()
 	}
 	return owned
 }
