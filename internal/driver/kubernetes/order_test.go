@@ -188,6 +188,18 @@ func TestImmutableFieldIsReplacedWhereTheRowAsksForIt(t *testing.T) {
 	require.Empty(t, c.drifted(t))
 }
 
+func TestManifestWithAnUnknownFieldIsBlocked(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", nil)
+	manifest := deployment("web", 1)
+	manifest["spec"].(map[string]any)["replicsa"] = 3 //nolint:forcetypeassert // it is one
+	out := c.apply(t, "web", manifest)
+	require.Equal(t, driver.VerdictTerminal, out.Verdict, "error: %v", out.Err)
+	require.ErrorContains(t, out.Err, ".spec.replicsa: field not declared in schema")
+	require.Nil(t, b.get(t, deployments, b.namespace, "web"))
+}
+
 func TestNamespaceThatIsDeletedOutside(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -58,6 +58,8 @@ func (c *cluster) answered(status *metav1.Status, err error) driver.Outcome {
 		return driver.Backoff(text) // a policy may change
 	case status.Code == http.StatusForbidden, status.Code == http.StatusNotFound, status.Code == http.StatusConflict:
 		return driver.Backoff(text) // a right, a quota, another writer: changed without a new spec
+	case mistyped(status):
+		return driver.Terminal(text)
 	case status.Code == http.StatusRequestTimeout, status.Code >= http.StatusInternalServerError:
 		return driver.Backoff(text)
 	case immutable(err):
@@ -71,6 +73,11 @@ func (c *cluster) answered(status *metav1.Status, err error) driver.Outcome {
 // denied reports whether an admission webhook refused the request.
 func denied(status *metav1.Status) bool {
 	return strings.HasPrefix(status.Message, "admission webhook ")
+}
+
+// mistyped reports whether the manifest has a field that its kind does not have, or of another type. Servers answer that with status 500.
+func mistyped(status *metav1.Status) bool {
+	return status.Code == http.StatusInternalServerError && strings.HasPrefix(status.Message, "failed to create typed patch object")
 }
 
 // statusOf returns the Status that a server has answered with; nil: there was no answer.
