@@ -47,9 +47,7 @@ func TestMembersCarryMarks(t *testing.T) {
 		"team": "x", "app.kubernetes.io/managed-by": "reconciler", "applyset.kubernetes.io/part-of": id,
 		"pgreconciler.github.io/resource": resourceMark("apps"), "pgreconciler.github.io/object": objectMark(c.ref("eu/web")),
 	}, found.GetLabels())
-	require.Equal(t, "prod", found.GetAnnotations()["pgreconciler.github.io/of-target"])
-	require.Equal(t, "apps", found.GetAnnotations()["pgreconciler.github.io/of-resource"])
-	require.Equal(t, "eu%2Fweb", found.GetAnnotations()["pgreconciler.github.io/of-key"])
+	require.Equal(t, "apps eu%2Fweb", found.GetAnnotations()["pgreconciler.github.io/row"])
 
 	c.done(t, "web", deployment("web", 1))
 	set = b.get(t, configMaps, b.namespace, "reconciler-prod")

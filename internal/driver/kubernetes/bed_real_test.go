@@ -12,7 +12,7 @@ import (
 )
 
 func init() {
-	realBed = func(t *testing.T) *bed {
+	realBed = func(t testing.TB) *bed {
 		t.Helper()
 		cluster := kubetest.Start(t)
 		admin, err := dynamic.NewForConfig(cluster.Config())

@@ -36,7 +36,7 @@ type bed struct {
 
 // realBed makes a bed on a real API server. It is nil without the build tag kubernetes.
 var (
-	realBed  func(t *testing.T) *bed
+	realBed  func(t testing.TB) *bed
 	stopReal = func() {}
 )
 
@@ -64,7 +64,7 @@ func fakeBed(t *testing.T) *bed {
 
 var names atomic.Int64
 
-func (b *bed) newNamespace(t *testing.T) string {
+func (b *bed) newNamespace(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test-%d", names.Add(1))
 	b.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name}})
@@ -80,7 +80,7 @@ type caller struct {
 	memory map[string][]byte
 }
 
-func (b *bed) open(t *testing.T, target string, opts driver.Options) *caller {
+func (b *bed) open(t testing.TB, target string, opts driver.Options) *caller {
 	t.Helper()
 	all := driver.Options{"kubeconfig": b.kubeconfig, "namespace": b.namespace}
 	for name, value := range opts {
@@ -184,7 +184,7 @@ func deployment(name string, replicas any) map[string]any {
 	return map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": name}, "spec": spec}
 }
 
-func (b *bed) create(t *testing.T, of schema.GroupVersionResource, namespace string, manifest map[string]any) {
+func (b *bed) create(t testing.TB, of schema.GroupVersionResource, namespace string, manifest map[string]any) {
 	t.Helper()
 	_, err := b.admin.Resource(of).Namespace(namespace).Create(t.Context(), &unstructured.Unstructured{Object: manifest}, metav1.CreateOptions{FieldManager: "somebody"})
 	require.NoError(t, err)

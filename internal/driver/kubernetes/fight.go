@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"sync"
@@ -131,7 +130,7 @@ func (w *work) blame(before, after *metav1.PartialObjectMetadata) string {
 func fieldsIn(entry *metav1.ManagedFieldsEntry) *fieldpath.Set {
 	set := fieldpath.NewSet()
 	if entry != nil && entry.FieldsV1 != nil {
-		_ = set.FromJSON(bytes.NewReader(entry.FieldsV1.Raw)) // what cannot be read is no field
+		_ = set.FromJSON(entry.FieldsV1.GetRawReader()) // what cannot be read is no field
 	}
 	return set
 }

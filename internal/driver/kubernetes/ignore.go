@@ -75,7 +75,7 @@ func (p pointer) ownedIn(entry metav1.ManagedFieldsEntry) bool {
 		return false
 	}
 	var fields map[string]any
-	if json.Unmarshal(entry.FieldsV1.Raw, &fields) != nil {
+	if json.Unmarshal(entry.FieldsV1.GetRawBytes(), &fields) != nil {
 		return false
 	}
 	for i, name := range p {

@@ -35,7 +35,7 @@ func TestFieldIsHandedOverWhenAnotherManagerOwnsIt(t *testing.T) {
 	t.Parallel()
 
 	entry := func(manager, fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: manager, Operation: "Apply", FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+		return metav1.ManagedFieldsEntry{Manager: manager, Operation: "Apply", FieldsV1: metav1.NewFieldsV1(fields)}
 	}
 	ours := entry("reconciler", `{"f:spec":{"f:replicas":{},"f:template":{"f:x":{}}}}`)
 	replicas, err := parsePointer("/spec/replicas")

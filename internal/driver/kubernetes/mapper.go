@@ -31,7 +31,8 @@ type mapper struct {
 
 	mu     sync.Mutex // guards what follows
 	kinds  meta.RESTMapper
-	failed map[schema.GroupVersion]error // groups that did not answer: nothing is known of their kinds
+	found  map[schema.GroupVersionKind]*meta.RESTMapping // by kinds, whose own search costs more than the rest of a call
+	failed map[schema.GroupVersion]error                 // groups that did not answer: nothing is known of their kinds
 	at     time.Time
 }
 
@@ -90,12 +91,17 @@ func (m *mapper) look(kind schema.GroupKind, version string) (*meta.RESTMapping,
 	if m.kinds == nil {
 		return nil, nil //nolint:nilnil // nothing is known
 	}
+	gvk := kind.WithVersion(version)
+	if mapping := m.found[gvk]; mapping != nil {
+		return mapping, nil
+	}
 	var versions []string
 	if version != "" {
 		versions = []string{version}
 	}
 	mapping, err := m.kinds.RESTMapping(kind, versions...)
 	if err == nil {
+		m.found[gvk] = mapping
 		return mapping, nil
 	}
 	for gv, err := range m.failed {
@@ -139,6 +145,7 @@ func (m *mapper) discover() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kinds, m.failed, m.at = restmapper.NewDiscoveryRESTMapper(all), nil, time.Now()
+	m.found = map[schema.GroupVersionKind]*meta.RESTMapping{}
 	if partial != nil {
 		m.failed = partial.Groups
 	}

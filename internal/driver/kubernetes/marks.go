@@ -18,13 +18,11 @@ const (
 	markDomain     = "pgreconciler.github.io/"
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	labelPartOf    = "applyset.kubernetes.io/part-of"
-	labelResource  = markDomain + "resource"    // a hash: names of resources may be no label
-	labelObject    = markDomain + "object"      // a hash of target, resource and key
-	markResource   = markDomain + "of-resource" // encoded by driver.EncodeKey, as the key
-	markKey        = markDomain + "of-key"
-	markTarget     = markDomain + "of-target"
-	markApplied    = markDomain + "applied" // hash of what was applied last
-	markReplace    = markDomain + "replace" // the row asks for delete and create where a field is immutable
+	labelResource  = markDomain + "resource" // a hash: names of resources may be no label
+	labelObject    = markDomain + "object"   // a hash of target, resource and key
+	markRow        = markDomain + "row"      // the resource and the key, encoded by driver.EncodeKey, with a space between them
+	markApplied    = markDomain + "applied"  // hash of what was applied last
+	markReplace    = markDomain + "replace"  // the row asks for delete and create where a field is immutable
 	managedBy      = "reconciler"
 	hashBytes      = 8
 )
@@ -40,9 +38,7 @@ func (c *cluster) marksOf(ref driver.Ref) marks {
 		labels: map[string]string{
 			labelManagedBy: managedBy, labelPartOf: c.set.id, labelResource: resourceMark(ref.Resource), labelObject: objectMark(ref),
 		},
-		annotations: map[string]string{
-			markTarget: driver.EncodeKey(ref.Target), markResource: driver.EncodeKey(ref.Resource), markKey: driver.EncodeKey(ref.Key),
-		},
+		annotations: map[string]string{markRow: driver.EncodeKey(ref.Resource) + " " + driver.EncodeKey(ref.Key)},
 	}
 }
 
@@ -120,12 +116,12 @@ func (c *cluster) ownerOf(meta *metav1.PartialObjectMetadata, ref driver.Ref) ow
 
 // rowOf returns the names of the row that an object carries, and false if it carries none that are readable.
 func rowOf(meta metav1.Object) (resource, key string, ok bool) {
-	texts := meta.GetAnnotations()
-	resource, err := driver.DecodeKey(texts[markResource])
+	first, second, _ := strings.Cut(meta.GetAnnotations()[markRow], " ")
+	resource, err := driver.DecodeKey(first)
 	if err != nil {
 		return "", "", false
 	}
-	key, err = driver.DecodeKey(texts[markKey])
+	key, err = driver.DecodeKey(second)
 	return resource, key, err == nil
 }
 

@@ -86,7 +86,7 @@ func (c *cluster) fieldsOf(meta *metav1.PartialObjectMetadata) string {
 	}
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%s\n", entry.APIVersion)
-	sum.Write(entry.FieldsV1.Raw)
+	sum.Write(entry.FieldsV1.GetRawBytes())
 	return hex.EncodeToString(sum.Sum(nil)[:hashBytes])
 }
 

@@ -145,7 +145,6 @@ func (c *cluster) readSet(ctx context.Context) (coverage, error) {
 func (c *cluster) writeSet(ctx context.Context, has coverage) error {
 	annotations := map[string]string{
 		setTooling: tooling, setKinds: strings.Join(has.named("kind"), ","), setNamespaces: strings.Join(has.named("namespace"), ","),
-		markTarget: driver.EncodeKey(c.target),
 	}
 	if c.set.home.ID != "" {
 		annotations[markInstallation], annotations[markDatabase] = c.set.home.ID, c.set.home.Database
