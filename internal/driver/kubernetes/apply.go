@@ -25,7 +25,7 @@ func (c *cluster) work(ctx context.Context, ref driver.Ref) *work {
 	w := &work{cluster: c, ctx: ctx, ref: ref, object: objectMark(ref), marks: c.marksOf(ref), memory: decode(ref.Memory)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for at, k := range c.listed[w.object] { // what a call has created whose result was never recorded
+	for at, k := range decode(c.listed[w.object]) { // what a call has created whose result was never recorded
 		if _, ok := w.memory[at]; !ok {
 			w.memory[at] = k
 		}
@@ -79,6 +79,9 @@ func (c *cluster) permit(members []member) error {
 			if err := c.permitNamespace(m.at, m.at.Name); err != nil {
 				return err
 			}
+		}
+		if at == c.set.place() {
+			return fmt.Errorf("%s: it lists what belongs to this target, and is the driver's", at)
 		}
 		if seen[at] {
 			return fmt.Errorf("%s: the spec names it twice", m.at)

@@ -165,6 +165,7 @@ func TestWhatATargetMayTouchIsCheckedBeforeAnyCall(t *testing.T) {
 			"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": other},
 		},
 		"ConfigMap a: the spec names it twice": configMap("a", one("2")),
+		"ConfigMap reconciler-prod in " + b.namespace + ": it lists what belongs to this target, and is the driver's": configMap("reconciler-prod", one("2")),
 	} {
 		requireOut(t, driver.VerdictTerminal, text, c.apply(t, "web", configMap("a", one("1")), manifest))
 		require.Nil(t, b.data(t, "a"))

@@ -33,14 +33,14 @@ type cluster struct {
 
 	mu sync.Mutex // guards what follows
 	bases
-	listed map[string]memory // by the mark of an object: members that the last listing found, until the next call for it
+	listed map[string][]byte // by the mark of an object: the memory that the last listing found, until the next call for it
 	grown  chan struct{}     // closed when the target has members of another kind
 }
 
 func newCluster(target string, config *rest.Config, s settings, log *slog.Logger) (*cluster, error) {
 	c := &cluster{
 		settings: s, target: target, log: log.With("target", target, "driver", "kubernetes"), scrubber: secretsOf(config),
-		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, fights: fights{open: map[place]*fight{}}, listed: map[string]memory{},
+		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, fights: fights{open: map[place]*fight{}}, listed: map[string][]byte{},
 		bases: newBases(), grown: make(chan struct{}),
 	}
 	config = prepared(config)

@@ -27,11 +27,11 @@ func (c *cluster) List(ctx context.Context, resource string) iter.Seq2[driver.Li
 			return
 		}
 		for key, members := range objects {
-			ref := driver.Ref{Target: c.target, Resource: resource, Key: key}
+			ref, text := driver.Ref{Target: c.target, Resource: resource, Key: key}, members.encode()
 			c.mu.Lock()
-			c.listed[objectMark(ref)] = members
+			c.listed[objectMark(ref)] = text
 			c.mu.Unlock()
-			if !yield(driver.Listed{Resource: resource, Key: key, Memory: members.encode()}, nil) {
+			if !yield(driver.Listed{Resource: resource, Key: key, Memory: text}, nil) {
 				return
 			}
 		}

@@ -50,6 +50,10 @@ func newApplySet(target, namespace string) *applySet {
 	return &applySet{id: setID(name, namespace, "ConfigMap", ""), name: name, namespace: namespace, busy: make(chan struct{}, 1)}
 }
 
+func (s *applySet) place() place {
+	return place{GroupKind: schema.GroupKind{Kind: "ConfigMap"}, Namespace: s.namespace, Name: s.name}
+}
+
 func (s *applySet) start(home driver.Home) {
 	s.busy <- struct{}{}
 	defer func() { <-s.busy }()
