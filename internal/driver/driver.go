@@ -96,6 +96,31 @@ type HealthReporter interface {
 	Health(ctx context.Context) error
 }
 
+// ObjectHealthReporter is a driver that can say of each object whether what was applied works. Where a driver is a HealthReporter,
+// too, the target as a whole is asked in addition.
+type ObjectHealthReporter interface {
+	// ObjectHealth returns the health of an object as the target has it now. The Ref has the object's memory. An error means that the
+	// health is not known, and says why.
+	ObjectHealth(ctx context.Context, ref Ref) (ObjectHealth, error)
+}
+
+// ObjectHealth is the health of one object.
+type ObjectHealth struct {
+	State HealthState
+	// Reason says why the object is not healthy, in at most 1,000 bytes; "" for Healthy.
+	Reason string
+}
+
+// HealthState is one of Healthy, Progressing and Unhealthy.
+type HealthState string
+
+// The states of an object's health.
+const (
+	Healthy     HealthState = "healthy"     // what was applied works
+	Progressing HealthState = "progressing" // not yet; it may become healthy by itself
+	Unhealthy   HealthState = "unhealthy"   // it has failed
+)
+
 // Home says on whose behalf a target is called.
 type Home struct {
 	ID       string // of the reconciler's schema; it goes with a dump
