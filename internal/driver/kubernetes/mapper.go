@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -32,6 +33,7 @@ type mapper struct {
 	mu     sync.Mutex // guards what follows
 	kinds  meta.RESTMapper
 	found  map[schema.GroupVersionKind]*meta.RESTMapping // by kinds, whose own search costs more than the rest of a call
+	status map[schema.GroupVersionResource]bool          // those that have one
 	failed map[schema.GroupVersion]error                 // groups that did not answer: nothing is known of their kinds
 	at     time.Time
 }
@@ -112,6 +114,13 @@ func (m *mapper) look(kind schema.GroupKind, version string) (*meta.RESTMapping,
 	return nil, &unknownKindError{kind: kind, version: version}
 }
 
+// hasStatus reports whether the objects of a resource have a status, which a controller writes.
+func (m *mapper) hasStatus(resource schema.GroupVersionResource) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status[resource]
+}
+
 // refresh asks the cluster for its kinds. Those who ask at once share one request.
 func (m *mapper) refresh(ctx context.Context) error {
 	done := m.flight.DoChan("", func() (any, error) { return nil, m.discover() })
@@ -136,15 +145,22 @@ func (m *mapper) discover() error {
 		found[group.Name] = one
 		all = append(all, one)
 	}
+	status := map[schema.GroupVersionResource]bool{}
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		if one := found[gv.Group]; err == nil && one != nil {
 			one.VersionedResources[gv.Version] = list.APIResources
 		}
+		for _, resource := range list.APIResources {
+			if name, ok := strings.CutSuffix(resource.Name, "/status"); ok {
+				status[gv.WithResource(name)] = true
+			}
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kinds, m.failed, m.at = restmapper.NewDiscoveryRESTMapper(all), nil, time.Now()
+	m.status = status
 	m.found = map[schema.GroupVersionKind]*meta.RESTMapping{}
 	if partial != nil {
 		m.failed = partial.Groups
