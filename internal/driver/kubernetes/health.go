@@ -58,6 +58,9 @@ func (c *cluster) memberHealth(ctx context.Context, at place) (driver.ObjectHeal
 	if err != nil {
 		return driver.ObjectHealth{}, err //nolint:wrapcheck // by the caller
 	}
+	if rule := c.health[at.GroupKind]; rule != nil {
+		return judge(at, live, rule), nil
+	}
 	return healthOf(at, live, c.mapper.hasStatus(mapping.Resource))
 }
 

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
-	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 func (c *caller) health(t *testing.T, key string) driver.ObjectHealth {
@@ -86,14 +85,25 @@ func TestObjectWithoutStatusIsHealthyWhereItsKindHasNone(t *testing.T) {
 	require.EqualError(t, err, "its members are not known")
 }
 
-// On a real cluster the controller creates a ReplicaSet, and with no nodes its pods never come.
-func TestHealthOfADeploymentWithoutPods(t *testing.T) {
+func TestExpressionsSayWhenACustomObjectIsHealthy(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	c := b.open(t, "prod", nil)
-	c.done(t, "web", deployment("web", 1))
-	require.NoError(t, pgtest.Poll(t.Context(), callPatience, func() error {
-		require.Equal(t, driver.Progressing, c.health(t, "web").State)
-		return nil
-	}))
+	group := b.namespace + ".example.net"
+	c := b.open(t, "prod", driver.Options{"health": map[string]any{"Widget." + group: "object.size > 1 && object.status.phase == 'Ready'"}})
+	c.becomesDone(t, func() driver.Outcome { return c.apply(t, "web", widget(group, "w"), definition(group)) })
+	where := "Widget." + group + " w in " + b.namespace + ": "
+	require.Equal(t, driver.ObjectHealth{State: driver.Progressing, Reason: where + "the expression in options.health is not true"}, c.health(t, "web"))
+	widgets := schema.GroupVersionResource{Group: group, Version: "v1", Resource: "widgets"}
+	b.edit(t, widgets, "w", "somebody", `{"status": {"phase": "Ready"}}`)
+	b.edit(t, widgets, "w", "reconciler", `{"size": 2}`)
+	require.Equal(t, driver.ObjectHealth{State: driver.Healthy}, c.health(t, "web"))
+	b.edit(t, widgets, "w", "somebody", `{"status": null}`)
+	require.Equal(t, driver.ObjectHealth{State: driver.Progressing, Reason: where + "the expression in options.health fails: no such key: status"},
+		c.health(t, "web"))
+	require.Equal(t, map[string]string{
+		"options.health":   `"widget" is not a kind: write Widget.example.com`,
+		"options.health.A": "must be true or false, and is of type int",
+	}, problemsOf(t, driver.Options{"kubeconfig": b.kubeconfig, "health": map[string]any{"widget": "true", "A": "1 + 1"}}))
+	require.Contains(t, problemsOf(t, driver.Options{"kubeconfig": b.kubeconfig, "health": map[string]any{"A": "1 +"}})["options.health.A"],
+		"is not an expression in CEL: ")
 }

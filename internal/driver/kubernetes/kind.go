@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/cel-go/cel"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -34,6 +35,7 @@ type settings struct {
 	adopt       bool
 	propagation metav1.DeletionPropagation
 	ignore      map[schema.GroupKind][]pointer
+	health      map[schema.GroupKind]cel.Program
 }
 
 func open(target string, opts driver.Options, env driver.Env) (driver.Driver, error) {
@@ -48,6 +50,7 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 		overrule:   r.Strings("force_managers"),
 		adopt:      r.Bool("adopt", false),
 		ignore:     readIgnore(r),
+		health:     readHealth(r),
 	}
 	s.force = readChoice(r, "conflicts", "refuse", "force") == "force"
 	s.propagation = metav1.DeletionPropagation(capital(readChoice(r, "propagation", "background", "foreground", "orphan")))
