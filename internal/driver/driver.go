@@ -71,6 +71,14 @@ type Lister interface {
 	List(ctx context.Context, resource string) iter.Seq2[Listed, error]
 }
 
+// Watcher is a driver whose target tells when an object changes that was applied.
+type Watcher interface {
+	// Watch calls changed for every object that may have changed in the target since it was applied, until ctx ends or the watch
+	// fails. It returns why. Objects that change while no watch runs are a sync's to find. changed does not block, and may be called
+	// by several goroutines, also after Watch has returned.
+	Watch(ctx context.Context, changed func(resource, key string)) error
+}
+
 // BatchApplier is a driver for which many objects in one call are cheaper than many calls.
 type BatchApplier interface {
 	// ApplyBatch is Apply for each object; outcomes are in the order of the objects, one for each.
