@@ -222,7 +222,7 @@ SELECT i.name AS process, f.loop ->> 'loop' AS loop, nullif(f.loop ->> 'target',
 FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b
 CROSS JOIN LATERAL jsonb_array_elements(b.failing) AS f(loop);
 COMMENT ON VIEW reconciler.failing_loops IS 'Parts of running processes that have been failing for seconds. No row: everything works.';
-COMMENT ON COLUMN reconciler.failing_loops.loop IS 'Which part: tick, expand, open, retain and others of the leader; heartbeat, listen and others of every process; read, dispatch, settle, sync and others of the owner of a target; rows: those of some resource cannot be read.';
+COMMENT ON COLUMN reconciler.failing_loops.loop IS 'Which part: tick, expand, open, retain and others of the leader; heartbeat, listen and others of every process; read, dispatch, settle, sync and others of the owner of a target; rows: those of some resource cannot be read; watch: drift waits for a sync.';
 COMMENT ON COLUMN reconciler.failing_loops.target IS 'NULL: the part works for the whole process.';
 COMMENT ON COLUMN reconciler.failing_loops.leader IS 'The process leads: what fails in it concerns every target.';
 COMMENT ON COLUMN reconciler.failing_loops.error IS 'The last error, without values of rows.';
@@ -284,12 +284,12 @@ LEFT JOIN LATERAL (
 ) AS y ON true
 LEFT JOIN LATERAL (
     SELECT format('%s of %s has been failing since %s: %s', f.loop, f.process, date_trunc('second', f.since), f.error) AS error,
-        f.loop <> 'rows' AS stops -- that concerns some resource: what is more urgent comes first
+        f.loop NOT IN ('rows', 'watch') AS stops -- of others some resource waits, or only the repair of drift: what is more urgent comes first
     FROM reconciler.failing_loops f WHERE f.target = t.name AND f.instance = t.owner OR f.target IS NULL AND (f.instance = t.owner OR f.leader)
-    ORDER BY f.loop = 'rows', f.target IS NULL, f.since, f.loop LIMIT 1
+    ORDER BY f.loop = 'rows', f.loop = 'watch', f.target IS NULL, f.since, f.loop LIMIT 1
 ) AS broke ON true;
 COMMENT ON VIEW reconciler.status IS 'One row for each target: is everything there, and if not, what is in the way.';
-COMMENT ON COLUMN reconciler.status.state IS 'The first state that applies: unknown (in no running process''s config), paused, unowned (no process works on it), error (a part of its process fails again and again), down (does not answer), held (waits for a person), failing, error (rows of a resource cannot be read), draining, syncing, pending, ok.';
+COMMENT ON COLUMN reconciler.status.state IS 'The first state that applies: unknown (in no running process''s config), paused, unowned (no process works on it), error (a part of its process fails again and again), down (does not answer), held (waits for a person), failing, error (rows of a resource cannot be read, or the watch of the target fails), draining, syncing, pending, ok.';
 COMMENT ON COLUMN reconciler.status.owner IS 'Process that works on the target.';
 COMMENT ON COLUMN reconciler.status.lag IS 'Revisions that are not recorded yet; NULL: no cursor, a full sync is due.';
 COMMENT ON COLUMN reconciler.status.lag_seconds IS 'Age of the oldest revision that is not recorded.';

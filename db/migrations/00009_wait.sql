@@ -29,10 +29,10 @@ BEGIN
 END
 $$;
 
--- awaited says whether wait() waits for a sync: one of the interval is only a check; one that a person asked for counts
+-- awaited says whether wait() waits for a sync: one of the interval or of a watch is only a check; one that a person asked for counts
 -- from then on; all others are there because what the target has is not known (its first one, after a restore, ...).
 CREATE FUNCTION reconciler.awaited(s reconciler.sync_runs, asked_at timestamptz) RETURNS boolean
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT s.reason <> 'interval' AND (s.reason <> 'resync' OR s.requested_at <= asked_at) $$;
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT s.reason NOT IN ('interval', 'watch') AND (s.reason <> 'resync' OR s.requested_at <= asked_at) $$;
 
 -- still_moving says whether waiting can help: something that is to be applied up to a revision is on its way.
 -- An object that was applied at that revision or later, and changed again since, is not waited for.

@@ -5,7 +5,13 @@ INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, ver
 SELECT sqlc.arg(target_id)::int, nullif(sqlc.arg(resource_id)::int, 0), sqlc.arg(reason)::text, sqlc.arg(mode)::text, sqlc.arg(verify)::boolean
 WHERE sqlc.arg(resource_id)::int = 0 OR EXISTS (SELECT FROM reconciler.resources r WHERE r.id = sqlc.arg(resource_id)::int)
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify, not_before = NULL WHERE s.reason = 'interval' AND excluded.reason <> 'interval';
+DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify, not_before = NULL WHERE s.reason IN ('interval', 'watch') AND excluded.reason NOT IN ('interval', 'watch');
+
+-- name: SyncList :exec
+-- Requests a sync of one resource that looks at what the target has. A request that waits is to do so, too.
+INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify)
+SELECT sqlc.arg(target_id)::int, r.id, sqlc.arg(reason)::text, sqlc.arg(mode)::text, true FROM reconciler.resources r WHERE r.id = sqlc.arg(resource_id)::int
+ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested' DO UPDATE SET verify = true;
 
 -- name: SyncAbandoned :execrows
 -- Runs of former owners start again as they were asked for, for wait() looks at when that was. One that waits already
@@ -17,9 +23,9 @@ WITH lost AS (
 )
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by)
 SELECT DISTINCT ON (target_id, coalesce(resource_id, 0)) target_id, resource_id, reason, mode, verify, requested_at, requested_by FROM lost
-ORDER BY target_id, coalesce(resource_id, 0), reason = 'interval', requested_at
+ORDER BY target_id, coalesce(resource_id, 0), reason IN ('interval', 'watch'), requested_at
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded.reason ELSE s.reason END,
     mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
     verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at);
 
@@ -61,7 +67,7 @@ SELECT target_id, sqlc.arg(resource_id)::int, reason, mode, verify, requested_at
        clock_timestamp() + sqlc.arg(pause)::interval
 FROM reconciler.sync_runs WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'running'
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded.reason ELSE s.reason END,
     mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
     verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at),
     error = excluded.error, not_before = excluded.not_before;
@@ -78,7 +84,7 @@ WITH failed AS (
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, not_before)
 SELECT target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, clock_timestamp() + sqlc.arg(pause)::interval FROM failed
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded.reason ELSE s.reason END,
     mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
     verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at);
 

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"context"
 	"log/slog"
 	"time"
 
@@ -35,6 +36,10 @@ type Config struct {
 	Logger      *slog.Logger
 	Metrics     *metrics.Metrics
 	Loops       *loop.Monitor // where failures are reported; optional
+	// ReportOnly says that what changes in the target is not applied again.
+	ReportOnly bool
+	// List requests a sync of a resource that looks at what the target has. Nil: none would find anything. Optional.
+	List func(ctx context.Context, resourceID int32) error
 	// Observe is called after every driver call. It must not block. Optional.
 	Observe func(Observation)
 }

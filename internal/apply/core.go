@@ -27,7 +27,8 @@ type core struct {
 	breaker  *throttle.Breaker
 	orders   orders
 	resync   func(ctx context.Context, resourceID int32) error
-	wantSync chan struct{} // receives a value when a sync was requested
+	wantSync chan struct{}                // receives a value when a sync was requested
+	rechecks *throttle.Rechecks[ObjectID] // what the driver names as changed
 }
 
 // orders hold the state that commands in psql set for the target, and its state in applies.

@@ -109,7 +109,7 @@ func decideSpoiled(l look) (action, *record) {
 
 func decideWanted(l look) (action, *record) {
 	e := l.row.Ledger
-	again := l.item.Force || l.reapplies()
+	again := l.item.Force || l.reapplies() || l.item.Payload.recheck
 	if e != nil && !l.item.Force {
 		switch {
 		case e.State == desired.Applied && bytes.Equal(e.AppliedHash, l.row.Hash[:]) && !again:
@@ -131,15 +131,18 @@ func decideWanted(l look) (action, *record) {
 	if by == "" {
 		return actApply, nil
 	}
-	return hold(e, r, by)
+	return hold(e, r, by, again)
 }
 
 // hold records that something keeps a wanted object back, unless the ledger says so already.
-func hold(e *desired.Entry, r record, by string) (action, *record) {
+func hold(e *desired.Entry, r record, by string, again bool) (action, *record) {
 	if e != nil && e.State == desired.Held && e.Wanted && e.HeldBy != nil && *e.HeldBy == by {
 		return actNothing, nil
 	}
 	r.state, r.heldBy, r.approved = desired.Held, by, false
+	if again {
+		r.appliedHash = nil // what the target has now is not known: it is called for when nothing holds it any more
+	}
 	return actRecord, &r
 }
 

@@ -102,6 +102,11 @@ var lookChanges = map[string]func(*look){
 	"again": func(l *look) {
 		l.item.Force, l.park, l.guard = true, heldByGuard, func() bool { panic("the guard was asked") }
 	},
+	"recheck":         func(l *look) { l.item.Payload.recheck = true },
+	"recheck, paused": func(l *look) { l.item.Payload.recheck, l.paused = true, true },
+	"recheck, full": func(l *look) {
+		l.item.Payload.recheck, l.guard = true, func() bool { return false }
+	},
 	"orphan": func(l *look) { l.item.Force, l.park = true, heldBySync },
 
 	"drain, guarded": func(l *look) { l.drain, l.guard = true, func() bool { panic("the guard was asked") } },
@@ -198,6 +203,35 @@ func TestDecisionsAboutDeletesThatAreMadeAgain(t *testing.T) {
 		"blocked, absent": {"delete", "held by sync, unwanted"},
 		"applied":         {"held by guard, unwanted", "held by sync, unwanted"},
 	})
+}
+
+// An object that the target names as changed is called for if the ledger says that it is applied. All others are looked at as without
+// that: those that failed keep their turn, and only the guard lets something be deleted.
+func TestDecisionsAboutWhatTheTargetNames(t *testing.T) {
+	t.Parallel()
+	changes := []string{"recheck", "recheck, paused"}
+	requireDecisions(t, wantedRow(), changes, map[string][]string{
+		"unknown":        {"apply", "held by pause, absent"},
+		"applied":        {"apply", "held by pause"},
+		"applied, other": {"apply", "held by pause"},
+		"failing":        {"-", "-"},
+		"failing, due":   {"apply", "held by pause"},
+		"blocked":        {"-", "-"},
+		"paused":         {"apply", "-"},
+	})
+	requireDecisions(t, desired.Row{Key: "k"}, []string{"recheck", "recheck, paused", "recheck, full"}, map[string][]string{
+		"unknown":        {"-", "-", "-"},
+		"applied":        {"delete", "held by pause, unwanted", "held by guard, unwanted"},
+		"failing delete": {"-", "-", "-"},
+		"guarded delete": {"-", "-", "-"},
+		"blocked delete": {"-", "-", "-"},
+	})
+	_, rec := decide(testLook(wantedRow(), "applied", "recheck, paused"))
+	require.Nil(t, rec.appliedHash, "what the target has is not known: it is called for after the pause")
+
+	gated := wantedRow()
+	gated.Task = &desired.Task{Operation: 1}
+	requireDecisions(t, gated, changes, map[string][]string{"applied": {"apply", "held by pause"}, "applied, other": {"held by gate", "held by gate"}})
 }
 
 // A target that is given up: the row is there, and nothing is wanted all the same. The guard is not asked.

@@ -22,6 +22,7 @@ type payload struct {
 	pages    []*span
 	runs     []*Run
 	passed   bool // the guard has let its delete pass
+	recheck  bool // it may have changed in the target: it is called for if the ledger says that it is applied
 	uncalled bool // it has records of its first call, and the call has not begun: the target has not got it, whatever the ledger says
 }
 
@@ -30,6 +31,7 @@ func (p *payload) Merge(other *payload) {
 	if p.park == "" {
 		p.park = other.park
 	}
+	p.recheck = p.recheck || other.recheck
 	p.pages = append(p.pages, other.pages...)
 	p.runs = append(p.runs, other.runs...)
 }

@@ -33,7 +33,7 @@ import (
 //	caller                      calls -> results
 //	settler                     results -> ledger and cursor
 //	parking, circuit, health    deletes that are counted; a target that is down; how it is
-//	retrier                     the ledger -> queue
+//	retrier, watcher            the ledger -> queue, what the driver names -> queue
 type Owner struct {
 	*core
 	retrier    *retrier
@@ -45,6 +45,7 @@ type Owner struct {
 	reader     *reader
 	rollout    *rollout
 	health     *health
+	watcher    *watcher
 
 	losses atomic.Int64 // resources that were gone when objects were counted last
 }
@@ -55,8 +56,9 @@ func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) err
 	c := &core{
 		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: queue.New[payload](cfg.Concurrency),
 		breaker: throttle.NewBreaker(max(5, cfg.Concurrency)), resync: resync, wantSync: make(chan struct{}, 1),
+		rechecks: throttle.NewRechecks[ObjectID](),
 	}
-	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1)}}
+	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1)}, watcher: newWatcher(c)}
 	tracker, firsts, later := newTracker(), newFirstCalls(), &later{added: make(chan struct{}, 1)}
 	o.retrier = &retrier{core: c, alarm: alarm{changed: make(chan struct{}, 1)}, poke: make(chan struct{}, 1)}
 	o.circuit = &circuit{core: c, retrier: o.retrier, trip: make(chan struct{}, 1)}
@@ -186,6 +188,8 @@ func (o *Owner) Run(ctx context.Context) error {
 	source(loop.Dispatch, o.dispatcher.watchResting)
 	source(loop.Turn, o.rollout.takeTurns)
 	source(loop.Health, o.health.watch)
+	source(loop.Watch, o.watcher.watch)
+	source(loop.Watch, o.watcher.recheck)
 	group.Go(func() error {
 		err := o.settler.run(work)
 		if err != nil && work.Err() == nil {

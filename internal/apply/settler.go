@@ -331,6 +331,9 @@ func (s *settler) finish(ctx context.Context, batch []result) error {
 		}
 		delete(s.late, r.item.ObjectID)
 		s.queue.Done(r.item)
+		if r.item.Payload.recheck {
+			s.rechecks.Ended(r.item.ObjectID)
+		}
 		for _, run := range r.item.Payload.runs {
 			run.done(true)
 		}

@@ -40,6 +40,7 @@ type Metrics struct {
 	SyncSeconds *prometheus.HistogramVec // target
 	SyncRows    *prometheus.CounterVec   // target
 	Drift       *prometheus.CounterVec   // target, kind
+	WatchEvents *prometheus.CounterVec   // target
 	LastSync    *prometheus.GaugeVec     // target: unix time of the last complete sync
 
 	StreamWatchers  *prometheus.GaugeVec   // target
@@ -109,6 +110,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		SyncSeconds: times("sync_seconds", "Duration of complete syncs.", "target"),
 		SyncRows:    counters("sync_rows_total", "Running rows read by syncs.", "target"),
 		Drift:       counters("drift_total", "Objects that a sync found missing, different or orphaned in the target.", "target", "kind"),
+		WatchEvents: counters("watch_events_total", "Objects looked at again because the target named them as changed.", "target"),
 		LastSync:    gauges("last_sync_timestamp_seconds", "When the last complete sync ended.", "target"),
 
 		StreamWatchers:  gauges("stream_watchers", "Watchers of the stream at this process.", "target"),
@@ -192,7 +194,7 @@ func (m *Metrics) Target(name string) {
 	for _, kind := range []string{"missing", "different", "orphan", "stale"} {
 		m.Drift.WithLabelValues(name, kind)
 	}
-	for _, vec := range []*prometheus.CounterVec{m.Unchanged, m.LedgerWrites, m.SyncRows} {
+	for _, vec := range []*prometheus.CounterVec{m.Unchanged, m.LedgerWrites, m.SyncRows, m.WatchEvents} {
 		vec.WithLabelValues(name)
 	}
 	for _, vec := range []*prometheus.GaugeVec{m.InFlight, m.Owned, m.CircuitOpen, m.GuardHeld, m.Cursor, m.LastSync} {

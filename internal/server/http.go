@@ -70,7 +70,7 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 }
 
 // readyz fails while the database is out of reach, a loop fails again and again, or the first sync of an owned target is not complete.
-// It does not fail for a resource that cannot be read: no other process could read it either.
+// It does not fail for every loop, see loop.Name.Stops.
 func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 	var problems []string
 	status := s.leases.Status()
@@ -81,7 +81,7 @@ func (s *Server) readyz(w http.ResponseWriter, _ *http.Request) {
 		problems = append(problems, "starting")
 	}
 	for _, f := range s.loops.Failing(loop.Lasting) {
-		if f.Loop != loop.Rows {
+		if f.Loop.Stops() {
 			problems = append(problems, f.String())
 		}
 	}

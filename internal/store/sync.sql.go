@@ -249,9 +249,9 @@ WITH lost AS (
 )
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by)
 SELECT DISTINCT ON (target_id, coalesce(resource_id, 0)) target_id, resource_id, reason, mode, verify, requested_at, requested_by FROM lost
-ORDER BY target_id, coalesce(resource_id, 0), reason = 'interval', requested_at
+ORDER BY target_id, coalesce(resource_id, 0), reason IN ('interval', 'watch'), requested_at
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded.reason ELSE s.reason END,
     mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
     verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at)
 `
@@ -320,7 +320,7 @@ WITH failed AS (
 INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, not_before)
 SELECT target_id, resource_id, reason, mode, verify, requested_at, requested_by, error, clock_timestamp() + $1::interval FROM failed
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded.reason ELSE s.reason END,
     mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
     verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at)
 `
@@ -348,6 +348,30 @@ func (q *Queries) SyncFailed(ctx context.Context, arg SyncFailedParams) error {
 		arg.Error,
 		arg.ID,
 		arg.Term,
+	)
+	return err
+}
+
+const syncList = `-- name: SyncList :exec
+INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify)
+SELECT $1::int, r.id, $2::text, $3::text, true FROM reconciler.resources r WHERE r.id = $4::int
+ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested' DO UPDATE SET verify = true
+`
+
+type SyncListParams struct {
+	TargetID   int32
+	Reason     string
+	Mode       string
+	ResourceID int32
+}
+
+// Requests a sync of one resource that looks at what the target has. A request that waits is to do so, too.
+func (q *Queries) SyncList(ctx context.Context, arg SyncListParams) error {
+	_, err := q.db.Exec(ctx, syncList,
+		arg.TargetID,
+		arg.Reason,
+		arg.Mode,
+		arg.ResourceID,
 	)
 	return err
 }
@@ -406,7 +430,7 @@ SELECT target_id, $1::int, reason, mode, verify, requested_at, requested_by, $2:
        clock_timestamp() + $3::interval
 FROM reconciler.sync_runs WHERE id = $4::bigint AND term = $5::bigint AND state = 'running'
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = CASE s.reason WHEN 'interval' THEN excluded.reason ELSE s.reason END,
+DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded.reason ELSE s.reason END,
     mode = CASE 'repair' WHEN excluded.mode THEN 'repair' ELSE s.mode END,
     verify = s.verify OR excluded.verify, requested_at = least(s.requested_at, excluded.requested_at),
     error = excluded.error, not_before = excluded.not_before
@@ -496,7 +520,7 @@ INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, ver
 SELECT $1::int, nullif($2::int, 0), $3::text, $4::text, $5::boolean
 WHERE $2::int = 0 OR EXISTS (SELECT FROM reconciler.resources r WHERE r.id = $2::int)
 ON CONFLICT (target_id, coalesce(resource_id, 0)) WHERE state = 'requested'
-DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify, not_before = NULL WHERE s.reason = 'interval' AND excluded.reason <> 'interval'
+DO UPDATE SET reason = excluded.reason, mode = excluded.mode, verify = s.verify OR excluded.verify, not_before = NULL WHERE s.reason IN ('interval', 'watch') AND excluded.reason NOT IN ('interval', 'watch')
 `
 
 type SyncRequestParams struct {

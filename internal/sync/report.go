@@ -79,7 +79,7 @@ func (p *report) add(ctx context.Context, f Finding) error {
 // moved reports whether the run looks at another place than the ledger was written for: what is not there was never applied there.
 func (p *report) moved() bool {
 	switch p.run.Reason {
-	case reasonStart, reasonTakeover, reasonInterval, reasonResync, reasonResource:
+	case reasonStart, reasonTakeover, reasonInterval, reasonResync, reasonResource, reasonWatch:
 		return false
 	}
 	return true

@@ -134,7 +134,7 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (progress Prog
 		return progress, nil, 0, err
 	}
 	work := &apply.Run{}
-	if run.Reason == reasonStart || run.Reason == reasonTakeover || run.Reason == reasonInterval {
+	if run.Reason == reasonStart || run.Reason == reasonTakeover || run.Reason == reasonInterval || run.Reason == reasonWatch {
 		if _, err := r.awaitCursor(ctx, time.After(backlogMost)); err != nil {
 			return progress, nil, 0, err
 		}
@@ -190,7 +190,8 @@ func (r *Runner) prepare(run store.SyncNextRow, report *report, work *apply.Run)
 			return r.cfg.Owner.Enqueue(ctx, id, force, park, work)
 		},
 	}
-	if run.Verify && r.lister != nil {
+	// Changes of a resource are applied in any mode; with a listing, what differs without them would be, too.
+	if run.Verify && r.lister != nil && !(run.Reason == reasonResource && r.cfg.Mode == ModeReport) {
 		scan.Lister = heard{r.lister, r.loop(loop.Sync)}
 	}
 	return scan

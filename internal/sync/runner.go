@@ -29,6 +29,7 @@ const (
 	reasonInterval = "interval"
 	reasonResource = "resource" // TRUNCATE, a changed definition, or a write whose row could not be evaluated
 	reasonResync   = "resync"
+	reasonWatch    = "watch" // the target's watch named what may have changed
 )
 
 // Modes of a run.
@@ -94,6 +95,20 @@ func NewRunner(cfg Config) *Runner {
 func RequestResource(pool *pgxpool.Pool, targetID int32) func(ctx context.Context, resourceID int32) error {
 	return func(ctx context.Context, resourceID int32) error {
 		return request(ctx, store.New(pool), targetID, resourceID, reasonResource, ModeRepair, false)
+	}
+}
+
+// RequestListing returns a function that requests a sync of one resource because of what the target's watch has named; it is
+// apply.Config.List. Nil: a sync that only reports finds nothing in a target that cannot list.
+func RequestListing(pool *pgxpool.Pool, targetID int32, mode string, drv driver.Driver) func(ctx context.Context, resourceID int32) error {
+	if _, lists := drv.(driver.Lister); !lists && mode == ModeReport {
+		return nil
+	}
+	return func(ctx context.Context, resourceID int32) error {
+		if err := store.New(pool).SyncList(ctx, store.SyncListParams{TargetID: targetID, ResourceID: resourceID, Reason: reasonWatch, Mode: mode}); err != nil {
+			return fmt.Errorf("request a sync of what target and ledger have: %w", err)
+		}
+		return nil
 	}
 }
 
