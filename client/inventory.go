@@ -81,6 +81,15 @@ func (c *Controller) Applied() (applied []Ref) {
 	return applied
 }
 
+// IsApplied reports whether the newest result of an object is Applied, for the spec that it has now.
+func (c *Controller) IsApplied(object Ref) bool {
+	i := c.informer
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	e := i.cache.get(object)
+	return e.spec != "" && e.applied == i.epoch && i.controller(object.Resource) == c
+}
+
 // newestLocked returns the newest failure of an object or delete, or that there is none.
 func (c *Controller) newestLocked(r Ref, version int64, none string) Observation {
 	o := Observation{Resource: r.Resource, Key: r.Key, Version: cmp.Or(version, c.informer.head), State: StateProgressing, Message: none}

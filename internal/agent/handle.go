@@ -15,6 +15,7 @@ import (
 
 // handle makes one object of the target as the stream wants it, with one call of the driver.
 func (s *session) handle(ctx context.Context, at client.Ref) (client.Result, error) {
+	defer s.rechecks.Ended(at)
 	if again, ok := s.admit(ctx); !ok {
 		return client.Retry(again), nil
 	}

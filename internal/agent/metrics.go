@@ -20,6 +20,7 @@ type metrics struct {
 	calls   *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
 	drift   *prometheus.CounterVec
+	watched *prometheus.CounterVec
 	reports *prometheus.CounterVec
 }
 
@@ -35,6 +36,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: []float64{.001, .005, .025, .1, .5, 1, 5, 10, 30, 60},
 		}, []string{"target", "action"}),
 		drift:   counters("drift_total", "Objects that a sync found missing or different.", "target", "kind"),
+		watched: counters("watch_events_total", "Objects looked at again because the target named them as changed.", "target"),
 		reports: counters("reports_total", "Reports by result: sent or failed.", "target", "result"),
 	}
 }
@@ -48,6 +50,7 @@ func (m *metrics) watch(reg prometheus.Registerer, t *target) {
 	for _, kind := range []string{"missing", "different"} {
 		m.drift.WithLabelValues(t.cfg.Name, kind)
 	}
+	m.watched.WithLabelValues(t.cfg.Name)
 	for _, result := range []string{"sent", "failed"} {
 		m.reports.WithLabelValues(t.cfg.Name, result)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/client"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // session follows a target with one informer and its controller: until the agent ends, or until the server refuses to serve it.
@@ -25,12 +26,16 @@ type session struct {
 	changed chan struct{} // a call has changed the far side, size one
 	rested  int64         // calls when memory was returned last
 	news    chan struct{} // wakes reports: the trouble or the health has changed, size one
+	crowded chan struct{} // there was no room for an object that the driver named, size one
+
+	rechecks *throttle.Rechecks[client.Ref] // what the driver names as changed
 }
 
 func newSession(t *target, store *client.Store) *session {
 	s := &session{
 		target: t, began: time.Now(), store: store, gate: gate{trip: make(chan struct{}, 1)},
 		listed: make(chan struct{}, 1), changed: make(chan struct{}, 1), news: make(chan struct{}, 1),
+		crowded: make(chan struct{}, 1), rechecks: throttle.NewRechecks[client.Ref](),
 	}
 	signal(s.news) // it is there
 	s.informer = client.NewInformer(t.client, t.cfg.Name, client.InformerOptions{Store: store, WriteAhead: true, SameStream: true})
@@ -69,6 +74,7 @@ func (s *session) run(ctx, calls context.Context, refused func(error)) error {
 	loops.Go(func() { s.reopens(working) })
 	loops.Go(func() { s.reports(working) })
 	loops.Go(func() { s.asks(working) })
+	loops.Go(func() { s.watches(working) })
 	if s.breaker.IsOpen() {
 		s.shut("the target did not answer before")
 	}

@@ -62,7 +62,7 @@ func (t *target) status() Target {
 	st := Target{
 		Target: t.cfg.Name, Driver: t.cfg.Driver, Healthy: t.health.is, LastReport: t.report, LastSync: t.synced, State: StateStarting,
 	}
-	ailment := cmp.Or(t.unlist, t.health.ailment)
+	ailment := cmp.Or(t.unlist, t.blind, t.health.ailment)
 	t.mu.Unlock()
 	if s == nil {
 		st.ready = "starting"

@@ -44,16 +44,18 @@ type target struct {
 	calls   calls
 	begin   sync.Once // the driver's Start
 
-	mu      sync.Mutex // guards what follows
-	session *session
-	problem error     // why the server does not serve the target; nil: it does, or it has not been asked
-	since   time.Time // of problem
-	stopped bool      // for good
-	told    time.Time // when a report was tried last
-	report  time.Time // when the server took one last
-	synced  time.Time // when the far side was listed last
-	unlist  string    // why the newest listing failed; "": it did not
-	health  health
+	mu        sync.Mutex // guards what follows
+	session   *session
+	problem   error     // why the server does not serve the target; nil: it does, or it has not been asked
+	since     time.Time // of problem
+	stopped   bool      // for good
+	told      time.Time // when a report was tried last
+	report    time.Time // when the server took one last
+	synced    time.Time // when the far side was listed last
+	unlist    string    // why the newest listing failed; "": it did not
+	blind     string    // why the watch fails again and again; "": it does not
+	unwatched int       // failures of the watch in a row
+	health    health
 }
 
 func newTarget(a *Agent, tc config.Target, m *metrics) (*target, error) {

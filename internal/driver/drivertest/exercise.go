@@ -41,6 +41,8 @@ func Exercise(t *testing.T, newFixture func(t *testing.T) Fixture) {
 		{"BatchesAreLikeSingleCalls", batches},
 		{"SurvivesLostMemory", survivesLostMemory},
 		{"SurvivesStaleMemory", survivesStaleMemory},
+		{"WatchNamesWhatChanges", watches},
+		{"WatchStopsWithItsContext", watchStops},
 		{"ChecksAWorkingTarget", checks},
 		{"ClosesUnused", func(*testing.T, *bench) {}},
 	} {

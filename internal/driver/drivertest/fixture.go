@@ -43,6 +43,9 @@ type Fixture struct {
 	// Confirm has the target confirm what it was asked last for an object. Only for drivers that return driver.Waiting; nil: the
 	// driver may not.
 	Confirm func(t *testing.T, resource, key string)
+	// Touch changes an object that was applied behind the driver's back, to another content than before with each call. Only for a
+	// driver.Watcher.
+	Touch func(t *testing.T, resource, key string)
 	// Intact, if set, fails the test if anything outside the target was touched.
 	Intact func(t *testing.T)
 	// Secrets are values that the driver was given and that must not stand in any outcome.

@@ -30,6 +30,10 @@ type memory struct {
 	waits   map[name]bool   // guarded by mu; objects that are to be confirmed. nil: none ever
 	keeps   bool            // a memory of each object
 
+	watchers []*watcher // guarded by mu
+	watches  int        // guarded by mu; that have begun
+	touches  int        // guarded by mu
+
 	confirmed map[name]bool // guarded by mu; objects that were confirmed once
 }
 
@@ -301,5 +305,6 @@ func (m *memory) fixture(*testing.T) drivertest.Fixture {
 			defer m.mu.Unlock()
 			return len(m.objects)
 		},
+		Touch: m.touch,
 	}
 }

@@ -25,6 +25,8 @@ func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
 		"check fails", "close fails",
 		"lost memory blocks the object", "lost memory leaves the object", "old memory is trusted", "too much is remembered",
 		"secrets are remembered", "memory is never brought up to date", "memory is one for all specs",
+		"a watch names nothing", "a watch forgets hostile keys", "a watch mixes resources", "a watch outlives its context",
+		"a watch ends without an error", "a watch ends by itself", "a watch sees only what was there", "a watch works once",
 		"an old confirmation counts", "an old confirmation counts later", "deletes do not wait", "looking confirms", "waiting names no pause", "all are confirmed at once",
 	} {
 		t.Run(wrong, func(t *testing.T) {
