@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/store"
 )
 
 // watched is a place that tells what is changed behind the product's back, while it is watched.
@@ -158,7 +159,7 @@ func TestEditIsReportedInReportMode(t *testing.T) {
 	_, after, _ := eu.snapshot()
 	require.Len(t, after, len(before))
 	w.settled("complete watch report", `SELECT state || ' ' || reason || ' ' || mode FROM reconciler.syncs ORDER BY id DESC LIMIT 1`)
-	w.wait() // does not wait for such a sync
+	require.Equal(t, "false", w.text(`SELECT reconciler.awaited(s, now())::text FROM reconciler.sync_runs s WHERE reason = 'watch' LIMIT 1`))
 
 	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
 	eu.eventually(t, want)
@@ -181,6 +182,31 @@ func TestSyncOfChangesLeavesDriftInReportMode(t *testing.T) {
 	w.db.Exec(t, control)
 	w.settled("complete resource rows=2 upserts=0 tombstones=0 drifted=0 held=0", lastSync)
 	require.Equal(t, `"edited by hand"`, eu.have()["app/1"])
+}
+
+// A sync that a watch asks for gives way to any other one of the resource, which then looks at the target, too.
+func TestSyncOfAWatchJoinsOthers(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.fleet(1)
+	w.db.Exec(t, `INSERT INTO reconciler.targets (name) VALUES ('eu')`)
+	queries, ctx := store.New(w.db.Pool), t.Context()
+	const waiting = `SELECT string_agg(concat_ws(' ', reason, mode, verify), ', ') FROM reconciler.sync_runs`
+	watch := store.SyncListParams{TargetID: 1, ResourceID: 1, Reason: "watch", Mode: "report"}
+	change := store.SyncRequestParams{TargetID: 1, ResourceID: 1, Reason: "resource", Mode: "repair"}
+	for range 2 {
+		require.NoError(t, queries.SyncList(ctx, watch))
+		require.Equal(t, "watch report t", w.text(waiting))
+	}
+	require.NoError(t, queries.SyncRequest(ctx, change))
+	require.Equal(t, "resource repair t", w.text(waiting))
+	w.db.Exec(t, `DELETE FROM reconciler.sync_runs`)
+	require.NoError(t, queries.SyncRequest(ctx, change))
+	require.NoError(t, queries.SyncList(ctx, watch))
+	require.Equal(t, "resource repair t", w.text(waiting))
+	watch.ResourceID = 99
+	require.NoError(t, queries.SyncList(ctx, watch))
+	require.Equal(t, "1", w.text(syncs))
 }
 
 // An object that the ledger does not know is a sync's to find, which counts deletes.
