@@ -285,6 +285,12 @@ func TestWatchThatFailsIsSeenAndBeginsAgain(t *testing.T) {
 			require.NotZero(t, w.series("loop_failures_total", "watch"))
 			require.NotEmpty(t, w.logged(c.inLog))
 			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+			eu.set(func(context.Context, call) driver.Outcome { return driver.Terminal(refused) })
+			w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 3`)
+			w.settled("failing", `SELECT state FROM reconciler.status`) // that is more urgent
+			eu.set(nil)
+			w.db.Exec(t, `UPDATE apps SET image = 'v1' WHERE id = 3`)
+			w.wait()
 
 			eu.breaks(nil)
 			<-eu.began
