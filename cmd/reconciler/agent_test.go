@@ -156,8 +156,8 @@ func TestAgentRefusesBadInput(t *testing.T) {
 	r := p.run(t, "agent", "--log-level", "loud")
 	require.Equal(t, result{code: 2, stderr: "reconciler: invalid configuration, 4 problems:\n" +
 		"  /etc/reconciler/agent.yaml:1:9: server: must begin with https://: beyond the loopback interface, http:// would show the token and every spec to the network\n" +
-		"  /etc/reconciler/agent.yaml:3:30: targets[0].driver: an agent follows a stream, and does not make one: choose one of discard, exec, file, postgres, webhook\n" +
-		"  /etc/reconciler/agent.yaml:3:58: targets[1].driver: unknown driver \"fiel\"; did you mean \"file\"? The drivers are discard, exec, file, postgres, webhook\n" +
+		"  /etc/reconciler/agent.yaml:3:30: targets[0].driver: an agent follows a stream, and does not make one: choose one of discard, exec, file, kubernetes, postgres, webhook\n" +
+		"  /etc/reconciler/agent.yaml:3:58: targets[1].driver: unknown driver \"fiel\"; did you mean \"file\"? The drivers are discard, exec, file, kubernetes, postgres, webhook\n" +
 		"  flag --log-level: log.level: must be one of debug, info, warn, error, not \"loud\"\n"}, r)
 	require.Equal(t, result{code: 2, stderr: "reconciler: --address must be host:port such as 127.0.0.1:7434, not \"here\"\n"},
 		p.run(t, "agent", "status", "--address", "here"))

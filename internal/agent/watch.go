@@ -94,9 +94,9 @@ func (s *session) rechecksNamed(ctx context.Context) {
 
 // recheck has the controller look at what is due. It returns the time until more is, 0 if that is not known, and whether there was room.
 func (s *session) recheck() (next time.Duration, room bool) {
-	due, worn, next := s.rechecks.Take(time.Now())
-	for _, at := range worn {
-		s.log.Warn("object_keeps_changing", "resource", at.Resource, "key", at.Key, "effect", "it is left alone for a minute, or until a sync")
+	due, restless, next := s.rechecks.Take(time.Now())
+	for _, at := range restless {
+		s.log.Warn("object_keeps_changing", "resource", at.Resource, "key", at.Key, "effect", "it is repaired less and less often")
 	}
 	room = true
 	for _, at := range due {

@@ -25,7 +25,7 @@ var listEvery = pace.Of(time.Minute)
 // watcher looks again at the objects that a driver.Watcher names.
 type watcher struct {
 	*core
-	worn hush          // lines about objects that change again and again
+	told hush          // lines about objects that change again and again
 	more chan struct{} // receives a value when a resource is left to a sync
 
 	mu    sync.Mutex          // guards what follows
@@ -89,8 +89,8 @@ func (w *watcher) recheck(ctx context.Context) error {
 		case <-w.more:
 		case <-timer.C:
 		}
-		due, worn, next := w.rechecks.Take(time.Now())
-		w.tellWorn(worn)
+		due, restless, next := w.rechecks.Take(time.Now())
+		w.tellRestless(restless)
 		if err := w.enqueue(ctx, due); err != nil {
 			return err
 		}
@@ -174,16 +174,16 @@ func (w *watcher) take(now time.Time) (due []int32, again time.Duration) {
 	return due, again
 }
 
-// tellWorn logs objects that something changes as soon as they are applied.
-func (w *watcher) tellWorn(worn []ObjectID) {
-	for _, id := range worn {
+// tellRestless logs objects that something changes as soon as they are applied.
+func (w *watcher) tellRestless(restless []ObjectID) {
+	for _, id := range restless {
 		r, ok := w.cfg.Catalog.ByID(id.ResourceID)
 		if !ok {
 			continue
 		}
-		if more, due := w.worn.due(time.Now(), id.Key, r.Name); due {
+		if more, due := w.told.due(time.Now(), id.Key, r.Name); due {
 			w.cfg.Logger.Warn("object_keeps_changing", "target", w.cfg.Name, "resource", r.Name, "key", id.Key,
-				"effect", "it is left alone for a minute, or until a sync", "alike_before", more)
+				"effect", "it is repaired less and less often", "alike_before", more)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -26,7 +27,7 @@ type cluster struct {
 	maps   dynamic.ResourceInterface
 }
 
-// cluster makes a table whose rows have a ConfigMap for each of their parts, and a cluster.
+// cluster makes a cluster, and a table whose rows have a ConfigMap for each of their parts.
 func (w *world) cluster() *cluster {
 	w.t.Helper()
 	w.db.Exec(w.t, `CREATE TABLE apps (name text PRIMARY KEY, image text NOT NULL, parts text[] NOT NULL);
@@ -35,7 +36,7 @@ func (w *world) cluster() *cluster {
 			'kind', 'ConfigMap', 'metadata', jsonb_build_object('name', name || '-' || part), 'data', jsonb_build_object('image', image))), '[]')
 			FROM unnest(parts) AS part)$$)`)
 	server := fakeapi.New(w.t)
-	d, err := kubernetes.Kind().Open("eu", driver.Options{"kubeconfig": server.Kubeconfig(w.t)}, driver.Env{})
+	d, err := kubernetes.Kind().Open("eu", driver.Options{"kubeconfig": server.Kubeconfig(w.t), "force_managers": []any{"kubectl"}}, driver.Env{})
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { require.NoError(w.t, d.Close(context.Background())) })
 	admin, err := dynamic.NewForConfig(server.Config())
@@ -64,9 +65,9 @@ func (c *cluster) has(want map[string]string) {
 	}))
 }
 
-func (c *cluster) edit(name, patch string) {
+func (c *cluster) edit(name, manager, patch string) {
 	c.w.t.Helper()
-	_, err := c.maps.Patch(context.Background(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: "kubectl-edit"})
+	_, err := c.maps.Patch(context.Background(), name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: manager})
 	require.NoError(c.w.t, err)
 }
 
@@ -85,7 +86,7 @@ func TestRowsBecomeClusterState(t *testing.T) {
 	w.settled("api applied, web applied", appStates)
 
 	p.stop(t) // what happens while nobody owns the target is found by the next owner's sync
-	c.edit("web-b", `{"metadata": {"labels": {"pgreconciler.github.io/object": null}}}`)
+	c.edit("web-b", "somebody", `{"metadata": {"labels": {"pgreconciler.github.io/object": null}}}`)
 	require.NoError(t, c.maps.Delete(t.Context(), "api-a", metav1.DeleteOptions{}))
 	w.db.Exec(t, `UPDATE apps SET parts = '{c}' WHERE name = 'web'`)
 	w.start(named("eu", c.driver))
@@ -105,13 +106,36 @@ func TestSyncRepairsClusterState(t *testing.T) {
 	w.start(named("eu", c.driver))
 	c.has(map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"})
 	w.settled("api applied, web applied", appStates)
-	c.edit("web-b", `{"data": {"image": "mine"}}`)
+	c.edit("web-b", "other", `{"data": {"image": "mine"}}`)
 	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
 	w.settled("api applied, web failing", appStates)
-	require.Equal(t, "ConfigMap web-b in default: kubectl-edit owns .data.image: take the fields out of the manifest, list them in options.ignore, "+
+	require.Equal(t, "ConfigMap web-b in default: other owns .data.image: take the fields out of the manifest, list them in options.ignore, "+
 		"or name the manager in options.force_managers", w.text(`SELECT last_error FROM reconciler.objects WHERE key = 'web'`))
 	require.NoError(t, c.maps.Delete(t.Context(), "web-b", metav1.DeleteOptions{}))
 	w.settled("api applied, web applied", appStates)
 	c.has(map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"})
 	w.resync("complete resync rows=2 upserts=0 tombstones=0 drifted=0 held=0")
+}
+
+func TestWatchRepairsClusterStateAtOnce(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	c := w.cluster()
+	w.start(named("eu", c.driver))
+	all := map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"}
+	c.has(all)
+	w.settled("api applied, web applied", appStates)
+	syncs := w.text(`SELECT count(*)::text FROM reconciler.sync_runs`)
+	require.NoError(t, pgtest.Poll(t.Context(), deadline, func() error { // the watch may not have begun yet
+		c.edit("web-a", "kubectl", `{"data": {"image": "mine"}}`)
+		if w.series("watch_events_total") == 0 {
+			return errors.New("the watch has named nothing")
+		}
+		return nil
+	}))
+	c.has(all)
+	require.NoError(t, c.maps.Delete(t.Context(), "web-b", metav1.DeleteOptions{}))
+	c.has(all)
+	w.settled("api applied, web applied", appStates)
+	require.Equal(t, syncs, w.text(`SELECT count(*)::text FROM reconciler.sync_runs`))
 }

@@ -354,8 +354,8 @@ func TestCallsThatNameThemselvesEnd(t *testing.T) {
 		return driver.Done()
 	})
 	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 1`)
-	w.eventually("it is left alone", func() bool { return len(w.logged("msg=object_keeps_changing")) > 0 })
+	w.eventually("it is noticed", func() bool { return len(w.logged("msg=object_keeps_changing")) > 0 })
 	want["app/1"] = `"v2"`
 	eu.eventually(t, want)
-	require.Contains(t, w.logged("msg=object_keeps_changing")[0], `target=eu resource=app key=1 effect="it is left alone for a minute, or until a sync"`)
+	require.Contains(t, w.logged("msg=object_keeps_changing")[0], `target=eu resource=app key=1 effect="it is repaired less and less often"`)
 }

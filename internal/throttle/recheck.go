@@ -10,20 +10,20 @@ import (
 const (
 	// recheckRows is how many objects wait to be taken at most, and of how many it is known when they were looked at.
 	recheckRows = 8192
-	// recheckTimes is how often an object is looked at while less than recheckQuiet lies between two looks.
+	// recheckTimes is after how many looks in a row an object counts as one that keeps changing.
 	recheckTimes = 5
 )
 
 var (
 	// recheckPause is the pause between two looks at an object.
-	recheckPause = Backoff{Min: pace.Of(time.Second), Max: pace.Of(8 * time.Second)}
-	// recheckQuiet is how long an object is not looked at before its looks are forgotten.
+	recheckPause = Backoff{Min: pace.Of(time.Second), Max: pace.Of(10 * time.Minute)}
+	// recheckQuiet is how long an object is not looked at, at least, before its looks are forgotten.
 	recheckQuiet = pace.Of(time.Minute)
 )
 
 // Rechecks are the objects that a target names as changed, each at most once. The first look at an object comes at once, further ones
-// 1, 2, 4 and 8 s after the one before. After five looks the object is left alone for a minute: something changes it again and again,
-// perhaps the look itself. Memory is bounded by recheckRows.
+// 1, 2, 4, 8 s and so on after the one before, 10 minutes at last: something changes it again and again, perhaps the look itself. What
+// was not looked at for a minute, or twice its pause, begins anew. Memory is bounded by recheckRows.
 type Rechecks[K comparable] struct {
 	Named chan struct{} // receives a value when an object waits to be taken
 
@@ -38,10 +38,13 @@ type looks struct {
 	last  time.Time
 	times int
 	open  bool // the last one has not ended
+	told  bool // that the object keeps changing
 }
 
 // fresh reports whether the looks still count.
-func (l *looks) fresh(now time.Time) bool { return l != nil && now.Sub(l.last) < recheckQuiet }
+func (l *looks) fresh(now time.Time) bool { return l != nil && now.Sub(l.last) < l.memory() }
+
+func (l *looks) memory() time.Duration { return max(recheckQuiet, 2*recheckPause.Pause(l.times)) }
 
 // NewRechecks returns Rechecks without objects.
 func NewRechecks[K comparable]() *Rechecks[K] {
@@ -67,9 +70,9 @@ func (r *Rechecks[K]) wakeLocked() {
 	}
 }
 
-// Take removes and returns the objects that are to be looked at now, and those that have been looked at too often; next is the time
-// until Take has more to return, 0 if that is not known.
-func (r *Rechecks[K]) Take(now time.Time) (due, worn []K, next time.Duration) {
+// Take removes and returns the objects that are to be looked at now. It returns each object once that keeps changing: it waits for longer
+// and longer. next is the time until Take has more to return, 0 if that is not known.
+func (r *Rechecks[K]) Take(now time.Time) (due, restless []K, next time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for object := range r.named {
@@ -77,13 +80,13 @@ func (r *Rechecks[K]) Take(now time.Time) (due, worn []K, next time.Duration) {
 		switch {
 		case !l.fresh(now):
 		case l.open:
-			wait = recheckQuiet - now.Sub(l.last) // unless it ends before
-		case l.times >= recheckTimes:
-			worn = append(worn, object)
-			delete(r.named, object)
-			continue
+			wait = l.memory() - now.Sub(l.last) // unless it ends before
 		default:
 			wait = recheckPause.Pause(l.times) - now.Sub(l.last)
+			if l.times >= recheckTimes && !l.told {
+				l.told = true
+				restless = append(restless, object)
+			}
 		}
 		if wait <= 0 {
 			due = append(due, object)
@@ -92,7 +95,7 @@ func (r *Rechecks[K]) Take(now time.Time) (due, worn []K, next time.Duration) {
 			next = wait
 		}
 	}
-	return due, worn, next
+	return due, restless, next
 }
 
 // Begin notes that an object will be looked at. It returns false if there is no room to remember that; do not look at it then.
@@ -138,7 +141,7 @@ func (r *Rechecks[K]) forgetLocked(now time.Time) {
 	for object, l := range r.looks {
 		if !l.fresh(now) {
 			delete(r.looks, object)
-		} else if until := l.last.Add(recheckQuiet); until.Before(r.full) {
+		} else if until := l.last.Add(l.memory()); until.Before(r.full) {
 			r.full = until
 		}
 	}

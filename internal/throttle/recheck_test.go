@@ -11,44 +11,39 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pace"
 )
 
-// takes returns the times, in seconds of a plain build, at which an object that is named again by each look is looked at, until
-// nothing waits any more.
-func (r *Rechecks[K]) takes(object K) (at []float64, worn []K) {
+// takes returns the times, in seconds of a plain build, of the next n looks at an object that each look names again, and the objects that
+// keep changing.
+func (r *Rechecks[K]) takes(object K, n int) (at []float64, restless []K) {
 	began := time.Now()
-	for {
-		due, tired, next := r.Take(time.Now())
-		worn = append(worn, tired...)
+	for len(at) < n {
+		due, more, next := r.Take(time.Now())
+		restless = append(restless, more...)
 		for range due {
 			at = append(at, float64(time.Since(began)*pace.Divisor)/float64(time.Second))
 			r.Begin(object)
 			r.Name(object)
 			r.Ended(object)
 		}
-		switch {
-		case len(due) > 0:
-		case next == 0:
-			return at, worn
-		default:
+		if len(due) == 0 {
 			time.Sleep(next)
 		}
 	}
+	return at, restless
 }
 
-// What is looked at because of what the look before has changed does not go on for ever.
-func TestRechecksEndThatCauseEachOther(t *testing.T) {
+// What is looked at because of what the look before has changed is looked at less and less often, and not left alone: the last change
+// may be another's.
+func TestRechecksThatCauseEachOtherSlowDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRechecks[string]()
 		for range 2 {
 			require.True(t, r.Name("a"))
-			at, worn := r.takes("a")
-			require.Equal(t, []float64{0, 1, 3, 7, 15}, at)
-			require.Equal(t, []string{"a"}, worn)
-			r.Name("a")
-			due, worn, _ := r.Take(time.Now())
-			require.Empty(t, due)
-			require.Equal(t, []string{"a"}, worn)
-			time.Sleep(pace.Of(time.Minute))
+			at, restless := r.takes("a", 13)
+			require.Equal(t, []float64{0, 1, 3, 7, 15, 31, 63, 127, 255, 511, 1023, 1623, 2223}, at)
+			require.Equal(t, []string{"a"}, restless)
+			clear(r.named)
+			time.Sleep(pace.Of(20 * time.Minute)) // it is quiet
 		}
 	})
 }

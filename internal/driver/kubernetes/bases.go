@@ -11,11 +11,11 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// base is how a member was when it was seen last, by a call or by the watch.
+// base is how a call has found or left a member.
 type base struct {
 	row     rowName
 	sum     uint64 // of what is remembered of it; 0: a call deletes it
-	version uint64 // resourceVersion; versions of a kind can be compared
+	version uint64 // resourceVersion that was seen last; versions of a kind can be compared
 }
 
 // rowName names the object of a member.
@@ -29,7 +29,7 @@ type sight struct {
 	gone  bool
 }
 
-// bases are how members were seen last: what a watch shows that is as before, or older, is not a change. Guarded by cluster.mu.
+// bases are how calls have left members: what a watch shows that is so, or older, is not a change. Guarded by cluster.mu.
 type bases struct {
 	members map[place]base
 	calls   map[rowName][]sight // objects with a call under way: what the watch shows of them waits for its end
@@ -93,8 +93,8 @@ func (c *cluster) tell(row rowName, changed bool) {
 	}
 }
 
-// saw notes what a watch shows of a member, and returns its object and whether that is to be looked at: it is another way than it was, or
-// an event is about a member that this process has not seen yet.
+// saw returns the object of a member that a watch shows, and whether that is to be looked at: the member is another way than a call has
+// left it, or an event is about a member that no call of this process was for.
 func (c *cluster) saw(s sight) (row rowName, changed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,22 +113,22 @@ func (c *cluster) saw(s sight) (row rowName, changed bool) {
 		c.calls[row] = append(held, s)
 		return row, false
 	}
-	now := base{row: row}
+	if !found {
+		return row, s.event
+	}
 	if s.meta != nil {
-		now.sum, now.version = sumOf(c.seen(s.at, s.meta)), versionOf(s.meta)
-		if found && now.version <= before.version {
+		version := versionOf(s.meta)
+		if version <= before.version {
 			return row, false
 		}
+		before.version = version
 	}
-	switch {
-	case s.gone:
+	if s.gone {
 		delete(c.members, s.at)
-		return row, s.event && !found || found && before.sum != 0
-	case found && before.sum == 0:
-		return row, false
+		return row, before.sum != 0
 	}
-	c.members[s.at] = now
-	return row, s.event && !found || found && before.sum != now.sum
+	c.members[s.at] = before
+	return row, before.sum != 0 && before.sum != sumOf(c.seen(s.at, s.meta))
 }
 
 // membersOf returns the places of a kind that have been seen, in a namespace or in all.

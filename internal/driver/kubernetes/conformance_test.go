@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -18,7 +19,8 @@ func TestConformance(t *testing.T) {
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture {
 		t.Helper()
 		b := newBed(t)
-		c := b.open(t, "prod", nil)
+		c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+		touches := 0
 		nameOf := func(resource, key string) string {
 			return "object-" + objectMark(driver.Ref{Target: "prod", Resource: resource, Key: key})
 		}
@@ -34,6 +36,11 @@ func TestConformance(t *testing.T) {
 				data := b.data(t, nameOf(resource, key))
 				spec, _ := data["spec"].(string)
 				return spec, data != nil
+			},
+			Touch: func(t *testing.T, resource, key string) {
+				t.Helper()
+				touches++
+				b.edit(t, configMaps, nameOf(resource, key), "kubectl-edit", fmt.Sprintf(`{"data": {"spec": "touched %d"}}`, touches))
 			},
 			Count: func(t *testing.T) int {
 				t.Helper()
