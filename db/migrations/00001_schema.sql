@@ -210,6 +210,7 @@ CREATE TABLE reconciler.targets (
     circuit_error       text,
     trouble             text,
     reports_health      boolean NOT NULL DEFAULT false,
+    reports_objects     boolean NOT NULL DEFAULT false,
     health_asked_at     timestamptz,
     unhealthy           text,
     guard_deletes       bigint,
@@ -218,6 +219,7 @@ CREATE TABLE reconciler.targets (
     lost_at             timestamptz,
     created_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     CHECK (reports_health OR health_asked_at IS NULL),
+    CHECK (reports_health OR NOT reports_objects),
     CHECK (health_asked_at IS NOT NULL OR unhealthy IS NULL)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE reconciler.targets IS 'Places that objects are applied to; see the view reconciler.status.';
@@ -228,7 +230,8 @@ COMMENT ON COLUMN reconciler.targets.clean IS 'False from a takeover after a cra
 COMMENT ON COLUMN reconciler.targets.lost_at IS 'When this database was restored or failed over, and commits may have been lost that had created objects there. NULL: what the target has was listed since, or acknowledge() says that somebody has looked.';
 COMMENT ON COLUMN reconciler.targets.trouble IS 'What fails of the work that the driver does after its calls (a reload command). NULL: nothing.';
 COMMENT ON COLUMN reconciler.targets.reports_health IS 'Its driver can say whether what it applied is healthy. The owner writes so before its first call.';
-COMMENT ON COLUMN reconciler.targets.health_asked_at IS 'When its owner asked for the newest answer about its health, as this server''s clock says. It asks only while an apply waits for that. NULL: not yet.';
+COMMENT ON COLUMN reconciler.targets.reports_objects IS 'Its driver can say so of each object.';
+COMMENT ON COLUMN reconciler.targets.health_asked_at IS 'When its owner asked for the newest answer about its health, as this server''s clock says. It asks only while an apply or ask_health() waits for that. NULL: not yet. With reports_objects: about all of its objects, for ask_health().';
 COMMENT ON COLUMN reconciler.targets.unhealthy IS 'Why it is not healthy, by that answer. NULL: it is.';
 COMMENT ON COLUMN reconciler.targets.draining IS 'release(objects => ''delete'') was called: no row is wanted here any more.';
 
@@ -371,6 +374,32 @@ CREATE INDEX guard_passes_at ON reconciler.guard_passes (target_id, at);
 COMMENT ON TABLE reconciler.guard_passes IS 'Deletes that the guard of each target let pass within its window: the next owner counts on from there.';
 COMMENT ON COLUMN reconciler.guard_passes.until IS 'When they count no longer.';
 COMMENT ON COLUMN reconciler.guard_passes.objects IS 'How many objects the target had.';
+
+-- What owners were last told of the health of objects. It is small: an owner asks about 100 objects at a time, and goes on when all are healthy.
+CREATE TABLE reconciler.object_health (
+    target_id   integer NOT NULL,
+    resource_id integer NOT NULL,
+    key         text COLLATE "C" NOT NULL,
+    state       text NOT NULL CHECK (state IN ('progressing', 'unhealthy', 'unknown')),
+    reason      text NOT NULL CHECK (octet_length(reason) BETWEEN 1 AND 4096),
+    since       timestamptz NOT NULL,
+    asked_at    timestamptz NOT NULL,
+    PRIMARY KEY (target_id, resource_id, key),
+    FOREIGN KEY (target_id, resource_id, key) REFERENCES reconciler.ledger ON DELETE CASCADE
+) WITH (fillfactor = 50);
+COMMENT ON TABLE reconciler.object_health IS 'Objects that were not healthy when their target''s owner last asked; see the view reconciler.health.';
+COMMENT ON COLUMN reconciler.object_health.since IS 'Since when it has been in this state.';
+COMMENT ON COLUMN reconciler.object_health.asked_at IS 'When the answer came that was written last. One that says the same is written once for each apply, or ask_health(), that waits.';
+
+-- Rows are only added and deleted: a transaction that has called ask_health() and stays open keeps no other waiting.
+CREATE TABLE reconciler.health_asks (
+    target_id integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
+    at        timestamptz NOT NULL,
+    until     timestamptz NOT NULL CHECK (until > at)
+);
+CREATE INDEX health_asks_at ON reconciler.health_asks (target_id, at);
+COMMENT ON TABLE reconciler.health_asks IS 'Until when somebody waits for the health of each target; see ask_health().';
+COMMENT ON COLUMN reconciler.health_asks.at IS 'Answers count that were asked for from then on.';
 
 -- What clients of a stream report of the far side. With ack a report decides when an object counts as applied; no call is made because of one.
 -- A restore leaves the rows: they belong to the published versions of the same backup, and are true as of observed_at. A version that the

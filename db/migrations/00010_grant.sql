@@ -27,7 +27,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                      'apply_pause', 'apply_stop', 'apply_start', 'apply_release', 'apply_cancel', 'apply_retry', 'begin_resync') THEN 'order'
                  WHEN p.proname = 'begin_apply' THEN 'begin'
                  WHEN p.proname IN ('track', 'untrack', 'regenerate', 'set_notify', 'set_applies') THEN 'define'
-                 WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for', 'apply_wait') THEN 'look'
+                 WHEN p.provolatile <> 'v' OR p.proname IN ('wait', 'wait_for', 'apply_wait', 'ask_health', 'wait_healthy', 'wait_for_health') THEN 'look'
                  ELSE 'internal' END AS purpose
         FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace
     )

@@ -78,7 +78,11 @@ CREATE TABLE reconciler.operations (
     error        text,
     started_at   timestamptz,
     completed_at timestamptz,
+    health_term     bigint,
+    health_asked_at timestamptz,
+    unhealthy       text,
     UNIQUE (apply_id, target),
+    CHECK (health_asked_at IS NOT NULL OR unhealthy IS NULL),
     CHECK (completed + failed + superseded + cancelled <= tasks),
     CHECK (state <> 'running' OR is_open),
     CHECK (state NOT IN ('pending', 'stopping', 'stopped') OR NOT is_open),
@@ -100,6 +104,9 @@ COMMENT ON COLUMN reconciler.operations.is_open IS 'The gate: while it is closed
 COMMENT ON COLUMN reconciler.operations.done IS 'No task of it governs an object any more.';
 COMMENT ON COLUMN reconciler.operations.term IS 'Term of the target''s owner that works on it; NULL while it is open: the owner looks at all of its objects again.';
 COMMENT ON COLUMN reconciler.operations.claims IS 'How often it was started: once, and once more after each start() and retry(). A crash does not count.';
+COMMENT ON COLUMN reconciler.operations.health_term IS 'Term of the owner that asked about the health of its objects; what a former owner was told does not count.';
+COMMENT ON COLUMN reconciler.operations.health_asked_at IS 'Since when that owner has asked for the newest answer. NULL: the answer is still to come.';
+COMMENT ON COLUMN reconciler.operations.unhealthy IS 'The first of its objects that is not healthy by that answer, and why. NULL: all are.';
 COMMENT ON COLUMN reconciler.operations.budget IS 'How often each of its objects may fail.';
 
 CREATE TABLE reconciler.tasks (
@@ -370,20 +377,43 @@ $$;
 CREATE FUNCTION reconciler.health_after(a reconciler.applies, o reconciler.operations) RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT greatest(o.completed_at + a.soak, a.resumed_at) $$;
 
+-- health_of is the newest answer about what an operation has brought to its target: about its objects, or about the target as a whole.
+CREATE FUNCTION reconciler.health_of(o reconciler.operations, t reconciler.targets, OUT asked_at timestamptz, OUT unhealthy text)
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN NOT t.reports_objects THEN t.health_asked_at WHEN o.health_term = t.term THEN o.health_asked_at END,
+        CASE WHEN NOT t.reports_objects THEN t.unhealthy WHEN o.health_term = t.term THEN o.unhealthy END
+$$;
+
 -- health_text says why the target of a completed operation is not healthy. An answer from before it completed is about
 -- something else. What brought nothing there has nothing to be healthy.
 CREATE FUNCTION reconciler.health_text(a reconciler.applies, o reconciler.operations, t reconciler.targets) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN o.started_at IS NOT NULL AND t.health_asked_at >= greatest(o.completed_at, a.resumed_at) THEN 'not healthy: ' || t.unhealthy END
+    SELECT CASE WHEN o.started_at IS NOT NULL AND h.asked_at >= greatest(o.completed_at, a.resumed_at) THEN 'not healthy: ' || h.unhealthy END
+    FROM reconciler.health_of(o, t) AS h
 $$;
 
--- health_waits are the times after which the health of a target has to be asked for, one for each apply that goes on when
--- it is healthy. No row: nobody needs to know.
-CREATE FUNCTION reconciler.health_waits(target_id integer) RETURNS SETOF timestamptz
+-- health_ask is the newest call of ask_health() that somebody may still wait for; NULL for none.
+CREATE FUNCTION reconciler.health_ask(target_id integer) RETURNS timestamptz
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT reconciler.health_after(a, o) FROM reconciler.targets t JOIN reconciler.operations o ON o.target_id = t.id JOIN reconciler.applies a ON a.id = o.apply_id
+    SELECT max(k.at) FROM reconciler.health_asks k WHERE k.target_id = health_ask.target_id AND k.until > clock_timestamp()
+$$;
+
+-- health_waits are what waits for the health of a target: an operation for each apply that goes on when it is healthy, and 0 for
+-- ask_health(). since: older answers are about something else; after: those asked for from then on end the waiting; due: it is time
+-- to ask. A target that is asked as a whole is asked as long as an apply waits for others, too: it may fall ill again.
+CREATE FUNCTION reconciler.health_waits(target_id integer) RETURNS TABLE (operation_id bigint, since timestamptz, after timestamptz, due boolean)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT o.id, greatest(o.completed_at, a.resumed_at), w.after,
+        NOT t.reports_objects OR w.after <= clock_timestamp() OR NOT coalesce(h.unhealthy IS NULL AND h.asked_at >= greatest(o.completed_at, a.resumed_at), false)
+    FROM reconciler.targets t JOIN reconciler.operations o ON o.target_id = t.id JOIN reconciler.applies a ON a.id = o.apply_id
+    CROSS JOIN LATERAL reconciler.health_after(a, o) AS w(after) CROSS JOIN LATERAL reconciler.health_of(o, t) AS h
     WHERE t.id = health_waits.target_id AND t.reports_health AND a.completed_at IS NULL AND a.state IN ('running', 'degraded') AND a.strategy <> 'parallel' AND o.state = 'completed' AND o.started_at IS NOT NULL
       AND EXISTS (SELECT FROM reconciler.operations p WHERE p.apply_id = a.id AND p.ordinal > o.ordinal AND p.state = 'pending')
+      AND NOT coalesce(t.reports_objects AND h.unhealthy IS NULL AND h.asked_at >= w.after, false)
+    UNION ALL
+    SELECT 0, k.at, k.at, true
+    FROM reconciler.targets t CROSS JOIN LATERAL reconciler.health_ask(t.id) AS k(at)
+    WHERE t.id = health_waits.target_id AND t.reports_health AND k.at IS NOT NULL AND NOT coalesce(t.unhealthy IS NULL AND t.health_asked_at >= k.at, false)
 $$;
 
 -- front says where a rollout stands: the first operation in order that is not passed. A failed one is passed when the
@@ -402,7 +432,7 @@ BEGIN
            AND (t.circuit_open_since IS NOT NULL OR t.trouble IS NOT NULL OR reconciler.health_text(a, o, t) IS NOT NULL) ORDER BY o.ordinal, o.target LIMIT 1),
         (SELECT t.name FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
          WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed' AND o.started_at IS NOT NULL AND t.reports_health
-           AND coalesce(t.health_asked_at, '-infinity') < reconciler.health_after(a, o) ORDER BY o.ordinal, o.target LIMIT 1)
+           AND coalesce((reconciler.health_of(o, t)).asked_at, '-infinity') < reconciler.health_after(a, o) ORDER BY o.ordinal, o.target LIMIT 1)
     INTO found_ FROM (SELECT) AS one LEFT JOIN LATERAL (
         SELECT o.ordinal, o.target, o.state FROM reconciler.operations o
         WHERE o.apply_id = a.id AND o.state NOT IN ('completed', 'cancelled')
@@ -595,6 +625,8 @@ COMMENT ON FUNCTION reconciler.check_apply IS 'Internal: checks the arguments of
 COMMENT ON FUNCTION reconciler.wave_of IS 'Internal: which wave a target is in.';
 COMMENT ON FUNCTION reconciler.derive_apply IS 'Internal: the state of an apply, from the states of its operations and from what people want of it.';
 COMMENT ON FUNCTION reconciler.health_after IS 'Internal: since when an answer about the health of an operation''s target counts.';
+COMMENT ON FUNCTION reconciler.health_of IS 'Internal: the newest answer about what an operation has brought to its target.';
+COMMENT ON FUNCTION reconciler.health_ask IS 'Internal: the newest ask_health() of a target.';
 COMMENT ON FUNCTION reconciler.health_text IS 'Internal: why the target of a completed operation is not healthy.';
 COMMENT ON FUNCTION reconciler.health_waits IS 'Internal: what waits for the health of a target.';
 COMMENT ON FUNCTION reconciler.front IS 'Internal: where a rollout stands.';
@@ -947,7 +979,7 @@ BEGIN
     PERFORM reconciler.fence(record_health.target_id, record_health.owner, record_health.term);
     SELECT * INTO was FROM reconciler.targets t WHERE t.id = record_health.target_id;
     UPDATE reconciler.targets t SET health_asked_at = record_health.asked_at, unhealthy = record_health.unhealthy WHERE t.id = record_health.target_id;
-    IF record_health.unhealthy IS NULL AND (was.unhealthy IS NOT NULL OR EXISTS (SELECT FROM reconciler.health_waits(record_health.target_id) AS w(after)
+    IF record_health.unhealthy IS NULL AND (was.unhealthy IS NOT NULL OR EXISTS (SELECT FROM reconciler.health_waits(record_health.target_id) AS w
             WHERE w.after > coalesce(was.health_asked_at, '-infinity') AND w.after <= record_health.asked_at)) THEN
         PERFORM pg_notify('reconciler_turn', '');
     END IF;
@@ -1416,7 +1448,7 @@ DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_ca
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
     reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.turns, reconciler.fail_apply, reconciler.supersede,
     reconciler.unopened_keys, reconciler.unopened_applies, reconciler.open_applies, reconciler.open_apply, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
-    reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_text, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
+    reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_ask, reconciler.health_text, reconciler.health_of, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;
 DROP TABLE reconciler.apply_events, reconciler.apply_log, reconciler.tasks, reconciler.operations, reconciler.applies;
 DROP FUNCTION reconciler.keep_log;

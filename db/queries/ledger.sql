@@ -96,16 +96,42 @@ WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term =
 -- name: TargetHealthBegin :exec
 -- Says whether this owner will report the target's health. What a former one reported does not count: this one may ask elsewhere.
 WITH changed AS (
-    UPDATE reconciler.targets SET reports_health = sqlc.arg(reports)::boolean, health_asked_at = NULL, unhealthy = NULL
+    UPDATE reconciler.targets SET reports_health = sqlc.arg(reports)::boolean, reports_objects = sqlc.arg(reports_objects)::boolean,
+        health_asked_at = NULL, unhealthy = NULL
     WHERE id = sqlc.arg(target_id)::int AND owner = sqlc.arg(owner)::uuid AND term = sqlc.arg(term)::bigint
-      AND (reports_health <> sqlc.arg(reports)::boolean OR health_asked_at IS NOT NULL)
+      AND (reports_health <> sqlc.arg(reports)::boolean OR reports_objects <> sqlc.arg(reports_objects)::boolean OR health_asked_at IS NOT NULL)
     RETURNING id
 )
 SELECT pg_notify('reconciler_control', '') FROM changed;
 
--- name: TargetHealthWanted :one
--- Whether an apply waits for the target's health, and the time from which on an answer is asked for.
-SELECT EXISTS (SELECT FROM reconciler.health_waits(sqlc.arg(target_id)::int))::boolean AS wanted, clock_timestamp()::timestamptz AS now;
+-- name: TargetHealthWanted :many
+-- What waits for the target's health: operations of applies, and 0 for ask_health(). now is the time from which on an answer is asked for.
+SELECT w.operation_id::bigint AS operation_id, w.since::timestamptz AS since, w.due::boolean AS due, clock_timestamp()::timestamptz AS now
+FROM reconciler.health_waits(sqlc.arg(target_id)::int) AS w ORDER BY 1;
+
+-- name: TasksHealthPage :many
+-- A page of the objects that an operation has brought to its target and that are still wanted there, in key order, after a place.
+SELECT k.resource_id, r.name AS resource, k.key, l.desired_revision, l.memory
+FROM reconciler.tasks k CROSS JOIN LATERAL (SELECT x.* FROM reconciler.ledger x
+    WHERE x.target_id = k.target_id AND x.resource_id = k.resource_id AND x.key = k.key LIMIT 1) AS l
+JOIN reconciler.resources r ON r.id = k.resource_id
+WHERE k.operation_id = sqlc.arg(operation_id)::bigint AND k.state = 'completed' AND l.present AND l.wanted
+  AND (k.resource_id, k.key) > (sqlc.arg(after_resource)::int, sqlc.arg(after_key)::text COLLATE "C")
+ORDER BY k.resource_id, k.key LIMIT sqlc.arg(page_rows)::int;
+
+-- name: LedgerHealthPage :many
+-- A page of the objects that a target has and should have, in key order, after a place.
+SELECT l.resource_id, r.name AS resource, l.key, l.desired_revision, l.memory
+FROM reconciler.ledger l JOIN reconciler.resources r ON r.id = l.resource_id
+WHERE l.target_id = sqlc.arg(target_id)::int AND l.present AND l.wanted
+  AND (l.resource_id, l.key) > (sqlc.arg(after_resource)::int, sqlc.arg(after_key)::text COLLATE "C")
+ORDER BY l.resource_id, l.key LIMIT sqlc.arg(page_rows)::int;
+
+-- name: ObjectHealthRecord :one
+-- began is when the round began that has found all objects healthy; NULL: it has not, or not yet.
+SELECT reconciler.record_object_health(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(operation_id)::bigint,
+    sqlc.arg(since)::timestamptz, sqlc.arg(asked_at)::timestamptz, sqlc.narg(began)::timestamptz, nullif(sqlc.arg(unhealthy)::text, ''),
+    sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(states)::text[], sqlc.arg(reasons)::text[])::boolean AS recorded;
 
 -- name: TargetHealthRecord :exec
 SELECT reconciler.record_health(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(asked_at)::timestamptz, nullif(sqlc.arg(unhealthy)::text, ''));

@@ -58,7 +58,7 @@ func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) err
 		breaker: throttle.NewBreaker(max(5, cfg.Concurrency)), resync: resync, wantSync: make(chan struct{}, 1),
 		rechecks: throttle.NewRechecks[ObjectID](),
 	}
-	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1)}, watcher: newWatcher(c)}
+	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1), rounds: map[int64]*round{}}, watcher: newWatcher(c)}
 	tracker, firsts, later := newTracker(), newFirstCalls(), &later{added: make(chan struct{}, 1)}
 	o.retrier = &retrier{core: c, alarm: alarm{changed: make(chan struct{}, 1)}, poke: make(chan struct{}, 1)}
 	o.circuit = &circuit{core: c, retrier: o.retrier, trip: make(chan struct{}, 1)}
@@ -264,7 +264,7 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	return o.recordTrouble(ctx, row.Trouble)
 }
 
-// Turn tells the owner that there may be something for it to do in an apply, or that one waits for its target's health.
+// Turn tells the owner that there may be something for it to do in an apply, or that somebody waits for its target's health.
 func (o *Owner) Turn(turn, health bool) {
 	if turn {
 		signal(o.rollout.turn)

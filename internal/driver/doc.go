@@ -1,7 +1,7 @@
 // Package driver is what a target must be able to do, in two calls: bring one object to its spec
 // (Apply) and make one object absent (Delete). Everything else is optional and found by type
-// assertion: Lister, BatchApplier, Checker, HealthReporter,
-// ObjectHealthReporter, Troubled.
+// assertion: Lister, BatchApplier, Checker, HealthReporter, ObjectHealthReporter,
+// Troubled.
 //
 // The apply side (internal/apply) is the only caller. It promises: never two calls at once for one
 // object, never an older spec after a newer one, and a context that ends at the call's timeout or

@@ -104,11 +104,11 @@ type HealthReporter interface {
 	Health(ctx context.Context) error
 }
 
-// ObjectHealthReporter is a driver that can say of each object whether what was applied works. Where a driver is a HealthReporter,
-// too, the target as a whole is asked in addition.
+// ObjectHealthReporter is a driver that can say of each object whether what was applied works. Its Health, if it is a HealthReporter
+// too, is not called: an apply waits for its own objects, and not for the target as a whole.
 type ObjectHealthReporter interface {
 	// ObjectHealth returns the health of an object as the target has it now. The Ref has the object's memory. An error means that the
-	// health is not known, and says why.
+	// health is not known, and says why. It is called for different objects at once, also while an Apply of the same object runs.
 	ObjectHealth(ctx context.Context, ref Ref) (ObjectHealth, error)
 }
 

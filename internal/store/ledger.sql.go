@@ -122,6 +122,61 @@ func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerD
 	return items, nil
 }
 
+const ledgerHealthPage = `-- name: LedgerHealthPage :many
+SELECT l.resource_id, r.name AS resource, l.key, l.desired_revision, l.memory
+FROM reconciler.ledger l JOIN reconciler.resources r ON r.id = l.resource_id
+WHERE l.target_id = $1::int AND l.present AND l.wanted
+  AND (l.resource_id, l.key) > ($2::int, $3::text COLLATE "C")
+ORDER BY l.resource_id, l.key LIMIT $4::int
+`
+
+type LedgerHealthPageParams struct {
+	TargetID      int32
+	AfterResource int32
+	AfterKey      string
+	PageRows      int32
+}
+
+type LedgerHealthPageRow struct {
+	ResourceID      int32
+	Resource        string
+	Key             string
+	DesiredRevision int64
+	Memory          []byte
+}
+
+// A page of the objects that a target has and should have, in key order, after a place.
+func (q *Queries) LedgerHealthPage(ctx context.Context, arg LedgerHealthPageParams) ([]LedgerHealthPageRow, error) {
+	rows, err := q.db.Query(ctx, ledgerHealthPage,
+		arg.TargetID,
+		arg.AfterResource,
+		arg.AfterKey,
+		arg.PageRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LedgerHealthPageRow
+	for rows.Next() {
+		var i LedgerHealthPageRow
+		if err := rows.Scan(
+			&i.ResourceID,
+			&i.Resource,
+			&i.Key,
+			&i.DesiredRevision,
+			&i.Memory,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const ledgerInHand = `-- name: LedgerInHand :exec
 SELECT reconciler.record_in_hand($1::int, $2::uuid, $3::bigint,
     $4::int[], $5::text[], $6::boolean[], $7::interval)
@@ -175,6 +230,48 @@ func (q *Queries) LedgerTakeOver(ctx context.Context, targetID int32) (int64, er
 		return 0, err
 	}
 	return result.RowsAffected(), nil
+}
+
+const objectHealthRecord = `-- name: ObjectHealthRecord :one
+SELECT reconciler.record_object_health($1::int, $2::uuid, $3::bigint, $4::bigint,
+    $5::timestamptz, $6::timestamptz, $7::timestamptz, nullif($8::text, ''),
+    $9::int[], $10::text[], $11::text[], $12::text[])::boolean AS recorded
+`
+
+type ObjectHealthRecordParams struct {
+	TargetID    int32
+	Owner       string
+	Term        int64
+	OperationID int64
+	Since       time.Time
+	AskedAt     time.Time
+	Began       *time.Time
+	Unhealthy   string
+	ResourceIds []int32
+	Keys        []string
+	States      []string
+	Reasons     []string
+}
+
+// began is when the round began that has found all objects healthy; NULL: it has not, or not yet.
+func (q *Queries) ObjectHealthRecord(ctx context.Context, arg ObjectHealthRecordParams) (bool, error) {
+	row := q.db.QueryRow(ctx, objectHealthRecord,
+		arg.TargetID,
+		arg.Owner,
+		arg.Term,
+		arg.OperationID,
+		arg.Since,
+		arg.AskedAt,
+		arg.Began,
+		arg.Unhealthy,
+		arg.ResourceIds,
+		arg.Keys,
+		arg.States,
+		arg.Reasons,
+	)
+	var recorded bool
+	err := row.Scan(&recorded)
+	return recorded, err
 }
 
 const parkedCount = `-- name: ParkedCount :one
@@ -406,25 +503,28 @@ func (q *Queries) TargetCursorStart(ctx context.Context, arg TargetCursorStartPa
 
 const targetHealthBegin = `-- name: TargetHealthBegin :exec
 WITH changed AS (
-    UPDATE reconciler.targets SET reports_health = $1::boolean, health_asked_at = NULL, unhealthy = NULL
-    WHERE id = $2::int AND owner = $3::uuid AND term = $4::bigint
-      AND (reports_health <> $1::boolean OR health_asked_at IS NOT NULL)
+    UPDATE reconciler.targets SET reports_health = $1::boolean, reports_objects = $2::boolean,
+        health_asked_at = NULL, unhealthy = NULL
+    WHERE id = $3::int AND owner = $4::uuid AND term = $5::bigint
+      AND (reports_health <> $1::boolean OR reports_objects <> $2::boolean OR health_asked_at IS NOT NULL)
     RETURNING id
 )
 SELECT pg_notify('reconciler_control', '') FROM changed
 `
 
 type TargetHealthBeginParams struct {
-	Reports  bool
-	TargetID int32
-	Owner    string
-	Term     int64
+	Reports        bool
+	ReportsObjects bool
+	TargetID       int32
+	Owner          string
+	Term           int64
 }
 
 // Says whether this owner will report the target's health. What a former one reported does not count: this one may ask elsewhere.
 func (q *Queries) TargetHealthBegin(ctx context.Context, arg TargetHealthBeginParams) error {
 	_, err := q.db.Exec(ctx, targetHealthBegin,
 		arg.Reports,
+		arg.ReportsObjects,
 		arg.TargetID,
 		arg.Owner,
 		arg.Term,
@@ -455,21 +555,42 @@ func (q *Queries) TargetHealthRecord(ctx context.Context, arg TargetHealthRecord
 	return err
 }
 
-const targetHealthWanted = `-- name: TargetHealthWanted :one
-SELECT EXISTS (SELECT FROM reconciler.health_waits($1::int))::boolean AS wanted, clock_timestamp()::timestamptz AS now
+const targetHealthWanted = `-- name: TargetHealthWanted :many
+SELECT w.operation_id::bigint AS operation_id, w.since::timestamptz AS since, w.due::boolean AS due, clock_timestamp()::timestamptz AS now
+FROM reconciler.health_waits($1::int) AS w ORDER BY 1
 `
 
 type TargetHealthWantedRow struct {
-	Wanted bool
-	Now    time.Time
+	OperationID int64
+	Since       time.Time
+	Due         bool
+	Now         time.Time
 }
 
-// Whether an apply waits for the target's health, and the time from which on an answer is asked for.
-func (q *Queries) TargetHealthWanted(ctx context.Context, targetID int32) (TargetHealthWantedRow, error) {
-	row := q.db.QueryRow(ctx, targetHealthWanted, targetID)
-	var i TargetHealthWantedRow
-	err := row.Scan(&i.Wanted, &i.Now)
-	return i, err
+// What waits for the target's health: operations of applies, and 0 for ask_health(). now is the time from which on an answer is asked for.
+func (q *Queries) TargetHealthWanted(ctx context.Context, targetID int32) ([]TargetHealthWantedRow, error) {
+	rows, err := q.db.Query(ctx, targetHealthWanted, targetID)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TargetHealthWantedRow
+	for rows.Next() {
+		var i TargetHealthWantedRow
+		if err := rows.Scan(
+			&i.OperationID,
+			&i.Since,
+			&i.Due,
+			&i.Now,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const targetLoad = `-- name: TargetLoad :one
@@ -519,7 +640,7 @@ const targetSteering = `-- name: TargetSteering :one
 SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
     pg_snapshot_xmin(pg_current_snapshot())::xid8 AS since, reconciler.unopened_applies($1::xid8, $2::bigint[])::bigint[] AS unopened,
     ARRAY((SELECT o.id FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done AND o.xid >= $1::xid8 ORDER BY o.xid)
-          UNION SELECT p.id FROM unnest($3::bigint[]) AS k CROSS JOIN LATERAL (SELECT id, apply_id, target_id, target, xid, ordinal, state, is_open, reapply, done, term, claims, budget, tasks, completed, failed, superseded, cancelled, error, started_at, completed_at FROM reconciler.operations o WHERE o.id = k LIMIT 1) AS p
+          UNION SELECT p.id FROM unnest($3::bigint[]) AS k CROSS JOIN LATERAL (SELECT id, apply_id, target_id, target, xid, ordinal, state, is_open, reapply, done, term, claims, budget, tasks, completed, failed, superseded, cancelled, error, started_at, completed_at, health_term, health_asked_at, unhealthy FROM reconciler.operations o WHERE o.id = k LIMIT 1) AS p
               WHERE p.target_id = t.id AND NOT p.done)::bigint[] AS operations,
     CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
     coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
@@ -593,4 +714,61 @@ func (q *Queries) TargetTrouble(ctx context.Context, arg TargetTroubleParams) er
 		arg.Term,
 	)
 	return err
+}
+
+const tasksHealthPage = `-- name: TasksHealthPage :many
+SELECT k.resource_id, r.name AS resource, k.key, l.desired_revision, l.memory
+FROM reconciler.tasks k CROSS JOIN LATERAL (SELECT x.target_id, x.resource_id, x.key, x.state, x.wanted, x.present, x.desired_revision, x.applied_revision, x.applied_hash, x.failed_hash, x.attempts, x.last_error, x.held_by, x.approved, x.next_attempt_at, x.applied_at, x.match, x.generation, x.memory FROM reconciler.ledger x
+    WHERE x.target_id = k.target_id AND x.resource_id = k.resource_id AND x.key = k.key LIMIT 1) AS l
+JOIN reconciler.resources r ON r.id = k.resource_id
+WHERE k.operation_id = $1::bigint AND k.state = 'completed' AND l.present AND l.wanted
+  AND (k.resource_id, k.key) > ($2::int, $3::text COLLATE "C")
+ORDER BY k.resource_id, k.key LIMIT $4::int
+`
+
+type TasksHealthPageParams struct {
+	OperationID   int64
+	AfterResource int32
+	AfterKey      string
+	PageRows      int32
+}
+
+type TasksHealthPageRow struct {
+	ResourceID      int32
+	Resource        string
+	Key             string
+	DesiredRevision int64
+	Memory          []byte
+}
+
+// A page of the objects that an operation has brought to its target and that are still wanted there, in key order, after a place.
+func (q *Queries) TasksHealthPage(ctx context.Context, arg TasksHealthPageParams) ([]TasksHealthPageRow, error) {
+	rows, err := q.db.Query(ctx, tasksHealthPage,
+		arg.OperationID,
+		arg.AfterResource,
+		arg.AfterKey,
+		arg.PageRows,
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []TasksHealthPageRow
+	for rows.Next() {
+		var i TasksHealthPageRow
+		if err := rows.Scan(
+			&i.ResourceID,
+			&i.Resource,
+			&i.Key,
+			&i.DesiredRevision,
+			&i.Memory,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
