@@ -113,6 +113,42 @@ func TestWaitReturnsAsSoonAsEverythingIsApplied(t *testing.T) {
 	require.Equal(t, result{stdout: "{\n  \"applied\": true,\n  \"timed_out\": false,\n  \"waiting\": []\n}\n"}, <-done)
 }
 
+// C37.
+func TestWaitHealthyAsksWhenEverythingIsApplied(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.db.Exec(t, "UPDATE reconciler.ledger SET state = 'applied', next_attempt_at = NULL WHERE key = '5'; UPDATE reconciler.targets SET paused_at = NULL")
+	require.Equal(t, result{stdout: "everything is applied and healthy\n"}, w.run(t, "wait", "--target", "us", "--healthy"), "its driver reports no health")
+	w.db.Exec(t, "DELETE FROM reconciler.health_asks; UPDATE reconciler.targets SET reports_health = true WHERE name = 'us'")
+	done := make(chan result, 1)
+	wait := func(args ...string) {
+		done <- w.runContext(t.Context(), append([]string{"wait", "--target", "us", "--healthy"}, args...)...)
+	}
+	answer := func(unhealthy string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			return w.value(t, "SELECT count(*)::text FROM reconciler.health_asks") == "1"
+		}, 90*time.Second, 5*time.Millisecond, "it does not ask")
+		w.db.Exec(t, "DELETE FROM reconciler.health_asks; UPDATE reconciler.targets SET health_asked_at = clock_timestamp(), unhealthy = nullif('"+unhealthy+"', '') WHERE name = 'us'")
+	}
+	go wait("--timeout", "1m")
+	answer("")
+	require.Equal(t, result{stdout: "everything is applied and healthy\n"}, <-done)
+	go wait("--timeout", "3s")
+	answer("2 of 5 are ready")
+	require.Equal(t, result{code: 4, stdout: "us: unhealthy: 2 of 5 are ready\n", stderr: "reconciler: not everything was healthy within 3s\n"}, <-done)
+	go wait("--timeout", "0", "-o", "json")
+	r := <-done
+	require.Equal(t, 4, r.code)
+	require.Contains(t, r.stdout, `"applied": true`)
+	require.Contains(t, r.stdout, `"state": "unasked"`)
+	require.Contains(t, r.stdout, `"reason": "its health is being asked`)
+
+	w.db.Exec(t, "UPDATE reconciler.ledger SET state = 'blocked', last_error = 'no' WHERE key = '5'")
+	require.Equal(t, 1, w.run(t, "wait", "--target", "us", "--healthy").code)
+	require.Equal(t, "1", w.value(t, "SELECT count(*)::text FROM reconciler.health_asks"), "what is not applied is not asked about")
+}
+
 // awaitSleeper returns when a session of a command sleeps in reconciler.wait().
 func (w *world) awaitSleeper(t *testing.T) {
 	t.Helper()

@@ -86,7 +86,7 @@ func (a *app) sync(ctx context.Context, s *cli.Session, order syncOrder) error {
 		return a.printer().Message(text)
 	}
 	waited := &app{stdout: a.stderr, stderr: a.stderr, output: "table"} // the result on stdout is that of the syncs
-	waitErr := waited.wait(ctx, s, order.timeout, order.target)
+	waitErr := waited.wait(ctx, s, order.timeout, order.target, false)
 	if ctx.Err() != nil {
 		return waitErr
 	}

@@ -44,6 +44,7 @@ func Exercise(t *testing.T, newFixture func(t *testing.T) Fixture) {
 		{"WatchNamesWhatChanges", watches},
 		{"WatchStopsWithItsContext", watchStops},
 		{"ChecksAWorkingTarget", checks},
+		{"ReportsTheHealthOfEachObject", reportsObjects},
 		{"ClosesUnused", func(*testing.T, *bench) {}},
 	} {
 		t.Run(part.name, func(t *testing.T) {

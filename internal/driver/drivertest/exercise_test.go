@@ -26,6 +26,12 @@ func TestExerciseKeeping(t *testing.T) {
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).keepingFixture(t) })
 }
 
+func TestExerciseReporting(t *testing.T) {
+	t.Parallel()
+
+	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).reportingFixture(t) })
+}
+
 func TestExerciseWaiting(t *testing.T) {
 	t.Parallel()
 

@@ -46,6 +46,8 @@ type Fixture struct {
 	// Touch changes an object that was applied behind the driver's back, to another content than before with each call. Only for a
 	// driver.Watcher.
 	Touch func(t *testing.T, resource, key string)
+	// Break has an object fail in the target, so that an ObjectHealthReporter must not call it healthy. Nil: objects cannot fail there.
+	Break func(t *testing.T, resource, key string)
 	// Intact, if set, fails the test if anything outside the target was touched.
 	Intact func(t *testing.T)
 	// Secrets are values that the driver was given and that must not stand in any outcome.

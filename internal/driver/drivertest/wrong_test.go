@@ -28,11 +28,13 @@ func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
 		"a watch names nothing", "a watch forgets hostile keys", "a watch mixes resources", "a watch outlives its context",
 		"a watch ends without an error", "a watch ends by itself", "a watch sees only what was there", "a watch works once",
 		"an old confirmation counts", "an old confirmation counts later", "deletes do not wait", "looking confirms", "waiting names no pause", "all are confirmed at once",
+		"absent is healthy", "failed is healthy", "health is one for all objects", "health has an unknown state", "health has no reason", "health has a long reason",
+		"health of cut calls is healthy", "secrets are in the health", "asking makes objects", "applied is unhealthy",
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
 
-			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Keeping|Waiting)?$", "-test.failfast")
+			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Keeping|Waiting|Reporting)?$", "-test.failfast")
 			suite.Env = append(os.Environ(), wrongDriver+"="+wrong)
 			output, err := suite.CombinedOutput()
 			var exit *exec.ExitError
