@@ -12,11 +12,21 @@ import (
 // own does what the owner of a target does first: it says whether it will report its health.
 func (d appliesDB) own(t *testing.T, target string, term int64, reports bool) {
 	t.Helper()
+	d.ownWith(t, target, term, store.TargetHealthBeginParams{Reports: reports})
+}
+
+// ownObjects is own of a driver that reports the health of each object.
+func (d appliesDB) ownObjects(t *testing.T, target string, term int64) {
+	t.Helper()
+	d.ownWith(t, target, term, store.TargetHealthBeginParams{Reports: true, ReportsObjects: true})
+}
+
+func (d appliesDB) ownWith(t *testing.T, target string, term int64, params store.TargetHealthBeginParams) {
+	t.Helper()
 	var id int32
 	require.NoError(t, d.Pool.QueryRow(t.Context(), "UPDATE reconciler.targets SET term = $2 WHERE name = $1 RETURNING id", target, term).Scan(&id))
-	require.NoError(t, store.New(d.Pool).TargetHealthBegin(t.Context(), store.TargetHealthBeginParams{
-		Reports: reports, TargetID: id, Owner: process[1 : len(process)-1], Term: term,
-	}))
+	params.TargetID, params.Owner, params.Term = id, process[1:len(process)-1], term
+	require.NoError(t, store.New(d.Pool).TargetHealthBegin(t.Context(), params))
 }
 
 // healthSQL records what a target said; an empty reason: it is healthy.

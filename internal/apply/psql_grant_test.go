@@ -43,6 +43,10 @@ func TestPsqlGrantMatrix(t *testing.T) {
 		{"SELECT * FROM reconciler.explain('eu', 'deployments', '1')", all},
 		{"SELECT * FROM reconciler.doctor()", all},
 		{"SELECT * FROM reconciler.wait('0')", all},
+		{"SELECT FROM reconciler.health", all},
+		{"SELECT reconciler.ask_health()", all},
+		{"SELECT * FROM reconciler.wait_healthy('0', NULL, clock_timestamp())", all},
+		{"DELETE FROM reconciler.health_asks WHERE false", daemon},
 		{"SELECT target, key, running FROM reconciler.desired_deployments", all},
 		{"SELECT spec FROM reconciler.desired_deployments", daemon}, // specs may hold secrets
 		{"SELECT target_id, key, version, state, message FROM reconciler.observations UNION ALL SELECT NULL, session, NULL, NULL, NULL FROM reconciler.stream_reports", all},

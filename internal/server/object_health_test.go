@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -204,6 +205,32 @@ func TestObjectHealthOfManyObjects(t *testing.T) {
 			require.Equal(t, 1, n, "of %s", key)
 		}
 	}
+}
+
+// Where no answer comes, what is known so far is recorded before all have been asked.
+func TestObjectHealthOfObjectsThatDoNotAnswer(t *testing.T) {
+	t.Parallel()
+	w, asia, all := wards(t)
+	w.db.Exec(t, `INSERT INTO apps SELECT i, 'asia', 'v1' FROM generate_series(1001, 1099) AS i`)
+	w.start(all...)
+	w.wait()
+	hang := func(ctx context.Context) (driver.ObjectHealth, error) {
+		<-ctx.Done()
+		return driver.ObjectHealth{}, context.Cause(ctx)
+	}
+	asia.is("1", hang)
+	for i := 1001; i < 1100; i++ {
+		asia.is(strconv.Itoa(i), hang)
+	}
+	w.release()
+	w.settled("waiting for asia: not healthy: app 1: not known: timed out after 2s", euWaits)
+	require.Less(t, len(asia.asked()), 50)
+	asia.is("1", nil)
+	for i := 1001; i < 1100; i++ {
+		asia.is(strconv.Itoa(i), nil)
+	}
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	require.Len(t, asia.asked(), 100)
 }
 
 // waitHealthy asks for health and waits for it.
