@@ -86,23 +86,7 @@ func (h *health) turn(ctx context.Context, reporter driver.ObjectHealthReporter,
 	if ctx.Err() != nil {
 		return false, nil // cut short: that says nothing
 	}
-	params := store.ObjectHealthRecordParams{
-		TargetID: h.cfg.Grant.ID, Owner: h.cfg.Instance, Term: h.cfg.Grant.Term, OperationID: wait.OperationID, Since: wait.Since, AskedAt: wait.Now,
-		ResourceIds: []int32{}, Keys: []string{}, States: []string{}, Reasons: []string{},
-	}
-	left := 0 // not asked
-	for _, one := range open {
-		switch one.State {
-		case "":
-			left++
-			continue
-		case driver.Healthy:
-		default:
-			params.Unhealthy = cmp.Or(params.Unhealthy, clip(fmt.Sprintf("%s %s: %s", one.Resource, one.Key, one.Reason)))
-		}
-		params.ResourceIds, params.Keys = append(params.ResourceIds, one.ResourceID), append(params.Keys, one.Key)
-		params.States, params.Reasons = append(params.States, string(one.State)), append(params.Reasons, one.Reason)
-	}
+	params, left := h.answers(wait, open)
 	passed := left == 0 && params.Unhealthy == ""
 	if passed && len(page) < healthRows {
 		params.Began = &r.began
@@ -118,6 +102,27 @@ func (h *health) turn(ctx context.Context, reporter driver.ObjectHealthReporter,
 	r.said = params.Unhealthy
 	r.learn(open, page, passed)
 	return params.Unhealthy == "" && params.Began == nil, nil
+}
+
+// answers is what is to be recorded of a turn, but for what it says of all objects, and how many were not asked.
+func (h *health) answers(wait store.TargetHealthWantedRow, open []asked) (params store.ObjectHealthRecordParams, left int) {
+	params = store.ObjectHealthRecordParams{
+		TargetID: h.cfg.Grant.ID, Owner: h.cfg.Instance, Term: h.cfg.Grant.Term, OperationID: wait.OperationID, Since: wait.Since, AskedAt: wait.Now,
+		ResourceIds: []int32{}, Keys: []string{}, States: []string{}, Reasons: []string{},
+	}
+	for _, one := range open {
+		switch one.State {
+		case "":
+			left++
+			continue
+		case driver.Healthy:
+		default:
+			params.Unhealthy = cmp.Or(params.Unhealthy, clip(fmt.Sprintf("%s %s: %s", one.Resource, one.Key, one.Reason)))
+		}
+		params.ResourceIds, params.Keys = append(params.ResourceIds, one.ResourceID), append(params.Keys, one.Key)
+		params.States, params.Reasons = append(params.States, string(one.State)), append(params.Reasons, one.Reason)
+	}
+	return params, left
 }
 
 // learn notes answers. passed: all of the page are healthy.
