@@ -114,8 +114,24 @@ func uidOf(now *metav1.PartialObjectMetadata) string {
 	return string(now.UID)
 }
 
-// prepare finds the API of a member and gives it its namespace and its hash.
+// prepare finds the API of a member, gives it its namespace and its hash, and makes the ApplySet list its place.
 func (w *work) prepare(m member) (target, driver.Outcome) {
+	t, out := w.locate(m)
+	if out.Verdict != driver.VerdictDone {
+		return t, out
+	}
+	err := w.cover(w.ctx, t.at)
+	if missingNamespace(err) && t.at.GroupKind == namespaceKind && t.at.Name == w.set.namespace {
+		err = nil // the ApplySet comes into this namespace, with the next call
+	}
+	if err != nil {
+		return target{}, w.failed(t.at, err)
+	}
+	return t, driver.Done()
+}
+
+// locate finds the API of a member and gives it its namespace and its hash.
+func (w *work) locate(m member) (target, driver.Outcome) {
 	at, err := w.located(m)
 	if err != nil {
 		return target{}, w.failed(m.at, err)
@@ -141,13 +157,6 @@ func (w *work) prepare(m member) (target, driver.Outcome) {
 	}
 	if t.applied, err = digest(t.member); err != nil {
 		return target{}, driver.Terminal(shown(err))
-	}
-	err = w.cover(w.ctx, at)
-	if missingNamespace(err) && at.GroupKind == namespaceKind && at.Name == w.set.namespace {
-		err = nil // the ApplySet comes into this namespace, with the next call
-	}
-	if err != nil {
-		return target{}, w.failed(at, err)
 	}
 	return t, driver.Done()
 }
@@ -189,7 +198,20 @@ const absent = "1"
 
 // patch applies a member to the object with this uid, or creates it if uid is empty. It returns errReplaced if the cluster has another
 // object, or one where there should be none.
-func (w *work) patch(t target, uid string, now *metav1.PartialObjectMetadata) (*metav1.PartialObjectMetadata, error) {
+func (w *work) patch(t target, uid string, now *metav1.PartialObjectMetadata) (after *metav1.PartialObjectMetadata, err error) {
+	text, err := w.marked(t, uid, now)
+	if err != nil {
+		return nil, err
+	}
+	err = w.forced(func(opts metav1.PatchOptions) (err error) {
+		after, err = t.api.Patch(w.ctx, t.at.Name, types.ApplyPatchType, text, opts)
+		return err //nolint:wrapcheck // by the caller
+	})
+	return after, err
+}
+
+// marked returns the manifest of a member as it is sent for the object with this uid, or for none if uid is empty.
+func (w *work) marked(t target, uid string, now *metav1.PartialObjectMetadata) ([]byte, error) {
 	body := t.body.DeepCopy()
 	w.marks.put(body, t.applied)
 	if uid == "" {
@@ -204,18 +226,21 @@ func (w *work) patch(t target, uid string, now *metav1.PartialObjectMetadata) (*
 	if err != nil {
 		return nil, fmt.Errorf("write it as JSON: %w", err)
 	}
+	return text, nil
+}
+
+// forced sends a patch, and once more with force if managers refuse it that are to be overruled.
+func (w *work) forced(send func(metav1.PatchOptions) error) error {
 	force := w.force
 	for {
-		after, err := t.api.Patch(w.ctx, t.at.Name, types.ApplyPatchType, text, metav1.PatchOptions{FieldManager: w.manager, Force: &force})
+		err := send(metav1.PatchOptions{FieldManager: w.manager, Force: &force})
 		switch {
-		case err == nil:
-			return after, nil
-		case !force && w.overrules(err):
+		case err != nil && !force && w.overrules(err):
 			force = true
-		case replaced(err):
-			return nil, errReplaced
+		case err != nil && replaced(err):
+			return errReplaced
 		default:
-			return nil, err //nolint:wrapcheck // by the caller
+			return err
 		}
 	}
 }

@@ -201,6 +201,7 @@ type request struct {
 	namespace, name, sub string
 	manager              string
 	metadataOnly         bool
+	dry                  bool // nothing is written: PATCH, PUT and POST only
 }
 
 func (s *Server) parse(r *http.Request) (request, bool) {
@@ -214,7 +215,7 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 	default:
 		return request{}, false
 	}
-	req := request{metadataOnly: strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")}
+	req := request{dry: r.URL.Query().Has("dryRun"), metadataOnly: strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")}
 	if len(parts) > 2 && parts[0] == "namespaces" && parts[2] != "status" {
 		req.namespace, parts = parts[1], parts[2:]
 	}

@@ -72,7 +72,9 @@ func (s *Server) insertLocked(req request, object *unstructured.Unstructured) (*
 	if s.findLocked(req) != nil {
 		return nil, apierrors.NewAlreadyExists(req.kind.groupResource(), req.name)
 	}
-	s.putLocked(req.kind.groupResource(), nil, object)
+	if !req.dry {
+		s.putLocked(req.kind.groupResource(), nil, object)
+	}
 	return object, nil
 }
 
@@ -146,6 +148,9 @@ func (s *Server) replaceLocked(req request, old, object *unstructured.Unstructur
 	}
 	if same(old, object) {
 		return old, nil
+	}
+	if req.dry {
+		return object, nil
 	}
 	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && resource != namespaces {
 		s.removeLocked(resource, object)
