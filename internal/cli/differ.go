@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -33,19 +34,26 @@ type Difference struct {
 	Key      string `json:"key"`
 	Kind     string `json:"kind"`
 	Reason   string `json:"reason"`
+	// Changes are what the next call would change in the target, where its driver can tell.
+	Changes []driver.Change `json:"changes,omitempty"`
 }
 
 // Differ compares the rows of every resource with the ledger, and the ledger with what a target says it has. It changes nothing.
 type Differ struct {
-	DB     *pgx.Conn
-	Target string
-	Lister driver.Lister // nil: the target cannot say what it has
-	Found  func(Difference) error
+	DB       *pgx.Conn
+	Target   string
+	Resource string        // the only one that is compared; "": all
+	Key      *string       // of the only object of the resource that is compared; nil: all
+	Lister   driver.Lister // nil: the target cannot say what it has
+	Asker    *Asker        // nil: the target cannot say what a call would change
+	Found    func(Difference) error
 
 	targetID int32
 	draining bool
+	catalog  desired.Catalog
 	resource *desired.Resource
 	waiting  []sync.Finding
+	any      bool // Found was called
 }
 
 const diffTargetSQL = `SELECT id, draining FROM reconciler.targets WHERE name = $1`
@@ -53,7 +61,7 @@ const diffTargetSQL = `SELECT id, draining FROM reconciler.targets WHERE name = 
 // Applied rows are the scan's; what is on its way or stuck is known to differ.
 const diffUnsettledSQL = `SELECT r.name, l.key, l.state::text, reconciler.reason(l, t, r.name)
 FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.resources r ON r.id = l.resource_id
-WHERE l.target_id = $1 AND l.state <> 'applied' ORDER BY r.name, l.key`
+WHERE l.target_id = $1 AND l.state <> 'applied' AND $2 IN ('', r.name) AND coalesce(l.key = $3, true) ORDER BY r.name, l.key`
 
 // Run calls Found for every difference and returns how many running rows it compared.
 func (d *Differ) Run(ctx context.Context) (rows int64, err error) {
@@ -64,15 +72,18 @@ func (d *Differ) Run(ctx context.Context) (rows int64, err error) {
 	if _, ok := stream.Of(d.Lister); ok { // a running process owns the stream
 		d.Lister = stream.Lister(d.DB, d.targetID)
 	}
-	catalog := &desired.Catalog{}
-	if _, err := catalog.Reload(ctx, d.DB); err != nil {
+	resources, err := d.resources(ctx)
+	if err != nil {
 		return 0, err
+	}
+	if d.Key != nil && d.Asker != nil {
+		return 1, d.one(ctx, resources[0])
 	}
 	scan := &sync.Scan{
 		DB: d.DB, Target: d.Target, TargetID: d.targetID, Lister: d.Lister, Drain: d.draining,
 		Found: d.found, Page: func(context.Context, sync.Progress) error { return nil },
 	}
-	progress, unread, err := scan.Run(ctx, catalog.All())
+	progress, unread, err := scan.Run(ctx, resources)
 	if err != nil {
 		return progress.Rows, err
 	}
@@ -83,11 +94,44 @@ func (d *Differ) Run(ctx context.Context) (rows int64, err error) {
 	for _, one := range unread {
 		errs = append(errs, one.Err)
 	}
+	if d.Key != nil && !d.any {
+		row, err := d.read(ctx, resources[0])
+		if err == nil {
+			err = d.known(row)
+		}
+		errs = append(errs, err)
+	}
 	return progress.Rows, errors.Join(errs...)
+}
+
+// resources returns those that are compared.
+func (d *Differ) resources(ctx context.Context) ([]*desired.Resource, error) {
+	if _, err := d.catalog.Reload(ctx, d.DB); err != nil {
+		return nil, err
+	}
+	all := d.catalog.All()
+	if d.Resource == "" {
+		return all, nil
+	}
+	if one, ok := d.catalog.ByName(d.Resource); ok {
+		return []*desired.Resource{one}, nil
+	}
+	names := make([]string, len(all))
+	for i, one := range all {
+		names[i] = one.Name
+	}
+	hint := "Nothing is tracked."
+	if len(names) > 0 {
+		hint = "Resources: " + strings.Join(names, ", ")
+	}
+	return nil, Usage(fmt.Sprintf("no resource is named %q", d.Resource), hint)
 }
 
 // found collects findings of one resource, to look at many of them at once.
 func (d *Differ) found(ctx context.Context, f sync.Finding) error {
+	if d.Key != nil && f.Key != *d.Key {
+		return nil
+	}
 	if d.resource != f.Resource || len(d.waiting) == lookRows {
 		if err := d.look(ctx); err != nil {
 			return err
@@ -96,6 +140,11 @@ func (d *Differ) found(ctx context.Context, f sync.Finding) error {
 	}
 	d.waiting = append(d.waiting, f)
 	return nil
+}
+
+func (d *Differ) tell(one Difference) error {
+	d.any = true
+	return d.Found(one)
 }
 
 // look reads the rows of what was found: a scan names too much where a row cannot be evaluated, and rows go on changing.
@@ -116,7 +165,7 @@ func (d *Differ) look(ctx context.Context) error {
 		if kind == "" {
 			continue
 		}
-		if err := d.Found(Difference{d.Target, d.resource.Name, f.Key, kind, reason}); err != nil {
+		if err := d.tell(Difference{Target: d.Target, Resource: d.resource.Name, Key: f.Key, Kind: kind, Reason: reason}); err != nil {
 			return err
 		}
 	}
@@ -162,7 +211,7 @@ func judgeUnknown(found sync.Kind, wanted bool) (kind, reason string) {
 }
 
 func (d *Differ) listUnsettled(ctx context.Context) error {
-	rows, err := d.DB.Query(ctx, diffUnsettledSQL, d.targetID)
+	rows, err := d.DB.Query(ctx, diffUnsettledSQL, d.targetID, d.Resource, d.Key)
 	if err != nil {
 		return fmt.Errorf("read what is not settled in target %s: %w", d.Target, err)
 	}
@@ -172,7 +221,7 @@ func (d *Differ) listUnsettled(ctx context.Context) error {
 		if err := rows.Scan(&one.Resource, &one.Key, &one.Kind, &one.Reason); err != nil {
 			return fmt.Errorf("read what is not settled in target %s: %w", d.Target, err)
 		}
-		if err := d.Found(one); err != nil {
+		if err := d.tell(one); err != nil {
 			return err
 		}
 	}

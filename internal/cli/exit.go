@@ -11,11 +11,12 @@ import (
 
 // Exit codes, the same for every command.
 const (
-	ExitOK       = 0
-	ExitDiffers  = 1 // not converged, something differs, or the command failed half-way
-	ExitUsage    = 2 // wrong arguments or configuration; nothing was started
-	ExitDatabase = 3 // the database is out of reach, or its schema or the role's rights do not fit
-	ExitTimeout  = 4 // what was waited for did not come in time
+	ExitOK          = 0
+	ExitDiffers     = 1            // not converged, something differs, or the command failed half-way
+	ExitUsage       = 2            // wrong arguments or configuration; nothing was started
+	ExitDatabase    = 3            // the database is out of reach, or its schema or the role's rights do not fit
+	ExitUnreachable = ExitDatabase // what a command looks at is out of reach
+	ExitTimeout     = 4            // what was waited for did not come in time
 )
 
 // Failure is an error as a person reads it, with the exit code that goes with it.

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"iter"
+	"strings"
 )
 
 // Bounds of what a Differ returns.
@@ -23,6 +24,27 @@ type Change struct {
 	To    string `json:"to,omitempty"`   // the value after the call, as JSON; "": none
 	// Note is a sentence, such as why the target would refuse the change. From and To may be empty then.
 	Note string `json:"note,omitempty"`
+}
+
+// String returns the change in one line.
+func (c Change) String() string {
+	what := strings.TrimSpace(c.Object + " " + c.Field)
+	if what != "" {
+		what += ": "
+	}
+	switch {
+	case c.Note != "":
+		return what + c.Note
+	case c.Field == "" && c.From == "":
+		return what + "created: " + c.To
+	case c.Field == "" && c.To == "":
+		return what + "deleted: " + c.From
+	case c.From == "":
+		return what + "added: " + c.To
+	case c.To == "":
+		return what + "removed: " + c.From
+	}
+	return what + c.From + " -> " + c.To
 }
 
 // Differ is a driver that can say what a call would change in its target as it is now. It changes nothing, remembers nothing, and shows no
