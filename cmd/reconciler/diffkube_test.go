@@ -197,3 +197,44 @@ func TestDiffOfAClusterWritesNothing(t *testing.T) {
 	require.Equal(t, 3, dry)
 	require.Equal(t, before, state())
 }
+
+func TestRBACPrintsRolesForTheRowsOfATarget(t *testing.T) {
+	t.Parallel()
+	w := newKubeWorld(t)
+	w.db.Exec(t, `DELETE FROM public.apps WHERE id = 'b'; INSERT INTO public.apps SELECT 'r' || i, 'prod', jsonb_build_object('apiVersion', 'apps/v1', 'kind', 'Deployment',
+		'metadata', jsonb_build_object('name', 'r' || i, 'namespace', 'kube-system')) FROM generate_series(1, 1200) AS i; INSERT INTO public.apps VALUES ('bad', 'prod', '1')`)
+	w.fake.ResetRequests()
+	r := w.run(t, "kubernetes", "rbac", "prod", "--service-account", "ops/robot")
+	require.Zero(t, r.code)
+	require.Equal(t, "note: apps/bad is left out: the spec is neither a manifest nor a list of manifests\n", r.stderr)
+	require.Equal(t, 3, strings.Count(r.stdout, "Binding\nmetadata:\n  name: reconciler-prod\n"), r.stdout)
+	require.Equal(t, 3, strings.Count(r.stdout, "subjects:\n- kind: ServiceAccount\n  name: robot\n  namespace: ops\n"))
+	require.Contains(t, r.stdout, "  namespace: kube-system\nrules:\n- apiGroups:\n  - apps\n  resources:\n  - deployments\n  verbs:\n  - get\n  - create\n  - patch\n  - delete\n---\n")
+	for _, request := range w.fake.Requests() {
+		require.Equal(t, http.MethodGet, request.Verb)
+	}
+
+	var printed struct{ Manifests string }
+	require.NoError(t, json.Unmarshal([]byte(w.run(t, "kubernetes", "rbac", "prod", "--service-account", "ops/robot", "-o", "json").stdout), &printed))
+	require.Equal(t, r.stdout, printed.Manifests)
+	w.fake.Fail(func(*http.Request) *fakeapi.Failure { return &fakeapi.Failure{Code: http.StatusUnauthorized} })
+	require.Equal(t, 3, w.run(t, "kubernetes", "rbac", "prod").code)
+}
+
+// Members of a row that is gone are known to the ledger's memory only.
+func TestRBACKnowsWhatTheLedgerRemembers(t *testing.T) {
+	t.Parallel()
+	w := newKubeWorld(t)
+	w.db.Exec(t, "DELETE FROM public.apps")
+	require.Contains(t, w.run(t, "kubernetes", "rbac", "prod").stdout, "  - configmaps\n  verbs:\n  - get\n  - delete\n")
+}
+
+func TestRBACRefusesBadInput(t *testing.T) {
+	t.Parallel()
+	w := newKubeWorld(t)
+	const hint = "\nhint: see `reconciler kubernetes rbac --help`\n"
+	require.Equal(t, result{code: 2, stderr: "reconciler: no target \"x\" is configured\nhint: Targets of the configuration: prod\n"}, w.run(t, "kubernetes", "rbac", "x"))
+	require.Equal(t, result{code: 2, stderr: "reconciler: --service-account: \"A/B\" is not a service account: write NAMESPACE/NAME" + hint},
+		w.run(t, "kubernetes", "rbac", "prod", "--service-account", "A/B"))
+	require.Equal(t, result{code: 2, stderr: "reconciler: target eu has the driver file: there are no roles for it" + hint}, newWorld(t).run(t, "kubernetes", "rbac", "eu"))
+}

@@ -57,7 +57,7 @@ func (a *app) root() *cobra.Command {
 	add(groupRun, a.runCommand(), a.agentCommand(), a.devCommand())
 	add(groupLook, a.statusCommand(), a.topCommand(), a.waitCommand(), a.watchCommand(), a.explainCommand(), a.diffCommand(), a.doctorCommand(), a.benchCommand())
 	add(groupSteer, a.applyCommand(), a.syncCommand(), a.retryCommand(), a.pauseCommand(), a.resumeCommand(), a.approveCommand(), a.acknowledgeCommand(), a.releaseCommand())
-	add(groupSetUp, a.migrateCommand(), a.trackCommand(), a.untrackCommand(), a.grantCommand(), a.configCommand(false))
+	add(groupSetUp, a.migrateCommand(), a.trackCommand(), a.untrackCommand(), a.grantCommand(), a.kubernetesCommand(), a.configCommand(false))
 	root.AddCommand(a.versionCommand())
 	return root
 }

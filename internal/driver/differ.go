@@ -59,6 +59,6 @@ type Differ interface {
 // Permitter is a driver that can say which rights it needs in its target.
 type Permitter interface {
 	// Permissions returns the least rights that an account needs for these objects, as text for the target's own tools, and notes for the
-	// reader. An object may have no Spec: it is to be deleted.
+	// reader. An object without a Spec has only its memory. An account that cannot be one is Problems; an error of objects is returned as it is.
 	Permissions(ctx context.Context, account string, objects iter.Seq2[Object, error]) (text []byte, notes []string, err error)
 }

@@ -1,0 +1,211 @@
+//go:build kubernetes
+
+package kubernetes
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	authentication "k8s.io/api/authentication/v1"
+	authorization "k8s.io/api/authorization/v1"
+	core "k8s.io/api/core/v1"
+	rbac "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	client "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
+)
+
+// robot makes a service account with the roles of a text but for one verb, and returns the path of its kubeconfig.
+func (b *bed) robot(t *testing.T, text, without string) string {
+	t.Helper()
+	config, err := clientcmd.LoadFromFile(b.kubeconfig)
+	require.NoError(t, err)
+	rest, err := clientcmd.BuildConfigFromFlags("", b.kubeconfig)
+	require.NoError(t, err)
+	admin, err := client.NewForConfig(rest)
+	require.NoError(t, err)
+	_, err = admin.CoreV1().ServiceAccounts(b.namespace).Create(t.Context(), &core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for _, manifest := range strings.Split(text, "---\n") {
+		b.grant(t, admin, manifest, without)
+	}
+	token, err := admin.CoreV1().ServiceAccounts(b.namespace).CreateToken(t.Context(), "robot", &authentication.TokenRequest{}, metav1.CreateOptions{})
+	require.NoError(t, err)
+	for _, user := range config.AuthInfos {
+		user.Token = token.Status.Token
+	}
+	path := filepath.Join(t.TempDir(), "robot")
+	require.NoError(t, clientcmd.WriteToFile(*config, path))
+	return path
+}
+
+// grant makes a role or a binding, and waits until the server knows what it allows.
+func (b *bed) grant(t *testing.T, admin *client.Clientset, manifest, without string) {
+	t.Helper()
+	var read struct {
+		metav1.TypeMeta
+		metav1.ObjectMeta `json:"metadata"`
+
+		Rules    []rbac.PolicyRule
+		Subjects []rbac.Subject
+		RoleRef  rbac.RoleRef
+	}
+	require.NoError(t, yaml.UnmarshalStrict([]byte(manifest), &read))
+	for i, rule := range read.Rules {
+		read.Rules[i].Verbs = slices.DeleteFunc(rule.Verbs, func(verb string) bool { return verb == without })
+	}
+	read.Rules = slices.DeleteFunc(read.Rules, func(rule rbac.PolicyRule) bool { return len(rule.Verbs) == 0 })
+	roles, about, opts, ctx := admin.RbacV1(), read.ObjectMeta, metav1.CreateOptions{}, t.Context()
+	var err error
+	switch read.Kind {
+	case "ClusterRole":
+		about.Name += "-" + b.namespace
+		t.Cleanup(func() { _ = roles.ClusterRoles().Delete(context.Background(), about.Name, metav1.DeleteOptions{}) })
+		_, err = roles.ClusterRoles().Create(ctx, &rbac.ClusterRole{ObjectMeta: about, Rules: read.Rules}, opts)
+	case "ClusterRoleBinding":
+		about.Name += "-" + b.namespace
+		read.RoleRef.Name = about.Name
+		_, err = roles.ClusterRoleBindings().Create(ctx, &rbac.ClusterRoleBinding{ObjectMeta: about, Subjects: read.Subjects, RoleRef: read.RoleRef}, opts)
+		t.Cleanup(func() { _ = roles.ClusterRoleBindings().Delete(context.Background(), about.Name, metav1.DeleteOptions{}) })
+	case "Role":
+		_, err = roles.Roles(about.Namespace).Create(ctx, &rbac.Role{ObjectMeta: about, Rules: read.Rules}, opts)
+	case "RoleBinding":
+		_, err = roles.RoleBindings(about.Namespace).Create(ctx, &rbac.RoleBinding{ObjectMeta: about, Subjects: read.Subjects, RoleRef: read.RoleRef}, opts)
+	default:
+		require.Fail(t, "unknown kind", read.Kind)
+	}
+	require.NoError(t, err)
+	if read.Rules == nil {
+		b.granted(t, admin, about, read.Kind)
+	}
+}
+
+// granted waits until the server counts a binding.
+func (b *bed) granted(t *testing.T, admin *client.Clientset, about metav1.ObjectMeta, kind string) {
+	t.Helper()
+	var rules []rbac.PolicyRule
+	if kind == "ClusterRoleBinding" {
+		role, err := admin.RbacV1().ClusterRoles().Get(t.Context(), about.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		rules = role.Rules
+	} else {
+		role, err := admin.RbacV1().Roles(about.Namespace).Get(t.Context(), about.Name, metav1.GetOptions{})
+		require.NoError(t, err)
+		rules = role.Rules
+	}
+	if len(rules) == 0 {
+		return
+	}
+	asked := &authorization.ResourceAttributes{
+		Namespace: about.Namespace, Verb: rules[0].Verbs[0], Group: rules[0].APIGroups[0], Resource: rules[0].Resources[0],
+	}
+	if len(rules[0].ResourceNames) > 0 {
+		asked.Name = rules[0].ResourceNames[0]
+	}
+	require.Eventually(t, func() bool {
+		review, err := admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorization.SubjectAccessReview{
+			Spec: authorization.SubjectAccessReviewSpec{User: "system:serviceaccount:" + b.namespace + ":robot", ResourceAttributes: asked},
+		}, metav1.CreateOptions{})
+		return err == nil && review.Status.Allowed
+	}, callPatience, 20*time.Millisecond)
+}
+
+// work does everything that a driver does, and returns the first error.
+func (b *bed) work(t *testing.T, c *caller) error {
+	t.Helper()
+	if err := c.Driver.(driver.Checker).Check(t.Context()); err != nil {
+		return err
+	}
+	for _, manifests := range [][]any{
+		{deployment("web", 1), configMap("a", one("1"))}, {deployment("web", 2), configMap("a", one("1"))}, {deployment("web", 2)},
+	} {
+		if out := c.apply(t, "web", manifests...); out.Err != nil {
+			return out.Err
+		}
+	}
+	for _, err := range c.Driver.(driver.Lister).List(t.Context(), "apps") {
+		if err != nil {
+			return err
+		}
+	}
+	if err := b.watched(t, c); err != nil {
+		return err
+	}
+	if _, err := c.Driver.(driver.Differ).DiffDelete(t.Context(), c.ref("web")); err != nil {
+		return err
+	}
+	var out driver.Outcome
+	require.Eventually(t, func() bool {
+		out = c.delete(t, "web")
+		return out.Verdict != driver.VerdictWaiting
+	}, callPatience, 50*time.Millisecond)
+	return out.Err
+}
+
+// watched edits a member, and returns why a watch does not name it.
+func (b *bed) watched(t *testing.T, c *caller) error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	named, ended := make(chan string, 10), make(chan error, 1)
+	go func() {
+		ended <- c.Driver.(interface {
+			Watch(context.Context, func(resource, key string)) error
+		}).Watch(ctx, func(_, key string) { named <- key })
+	}()
+	deadline := time.After(callPatience)
+	for replicas := '3'; ; replicas++ {
+		select {
+		case <-named:
+			cancel()
+			<-ended
+			return nil
+		case err := <-ended:
+			return err
+		case <-time.After(100 * time.Millisecond): // it may not watch yet
+			b.edit(t, deployments, "web", "editor", `{"spec": {"replicas": `+string('3'+replicas%5)+`}}`)
+		case <-deadline:
+			require.Fail(t, "the watch names nothing")
+		}
+	}
+}
+
+func TestPermissionsAreEnoughAndNoneTooMany(t *testing.T) {
+	t.Parallel()
+	for _, everywhere := range []bool{true, false} {
+		for _, without := range append([]string{""}, verbs...) {
+			name := "WithAll"
+			if without != "" {
+				name = "Without" + capital(without)
+			}
+			if everywhere {
+				name += "InAllNamespaces"
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				b := newBed(t)
+				opts := driver.Options{}
+				if !everywhere {
+					opts["namespaces"] = []any{b.namespace}
+				}
+				text, notes := b.open(t, "prod", opts).permissions(t, "robot", deployment("web", 1), configMap("a", one("1")))
+				require.Empty(t, notes)
+				opts["kubeconfig"] = b.robot(t, text, without)
+				err := b.work(t, b.open(t, "prod", opts))
+				if without == "" {
+					require.NoError(t, err)
+					return
+				}
+				require.ErrorContains(t, err, `cannot `+without+` resource "`)
+			})
+		}
+	}
+}
