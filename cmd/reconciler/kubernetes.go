@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,6 +49,10 @@ func (a *app) rbacCommand() *cobra.Command {
 			return err
 		}
 		defer s.Close()
+		objects, err := cli.Objects(ctx, s.Conn(), targets[0].Name)
+		if err != nil {
+			return s.Fail(ctx, err)
+		}
 		drv, err := a.openTarget(targets[0])
 		if err != nil {
 			return cli.Usage(err.Error(), helpHint(cmd))
@@ -57,15 +62,17 @@ func (a *app) rbacCommand() *cobra.Command {
 		if !ok {
 			return cli.Usage(fmt.Sprintf("target %s has the driver %s: there are no roles for it", targets[0].Name, targets[0].Driver), helpHint(cmd))
 		}
-		return s.Fail(ctx, a.printPermissions(ctx, s, permitter, targets[0].Name, account))
+		return s.Fail(ctx, a.printPermissions(ctx, permitter, targets[0].Name, account, objects))
 	})
 	return cmd
 }
 
-func (a *app) printPermissions(ctx context.Context, s *cli.Session, permitter driver.Permitter, target, account string) error {
+func (a *app) printPermissions(
+	ctx context.Context, permitter driver.Permitter, target, account string, objects iter.Seq2[driver.Object, error],
+) error {
 	var failed error
 	text, notes, err := permitter.Permissions(ctx, account, func(yield func(driver.Object, error) bool) {
-		for obj, err := range cli.Objects(ctx, s.Conn(), target) {
+		for obj, err := range objects {
 			if failed = err; !yield(obj, err) {
 				return
 			}

@@ -19,27 +19,27 @@ const memoriesSQL = `SELECT r.name, l.key, l.memory
 FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.resources r ON r.id = l.resource_id
 WHERE t.name = $1 AND l.memory IS NOT NULL`
 
-// Objects yields the spec of every running row of a target, and then the memory of every object in the ledger, without its spec. Rows that
-// cannot be read are left out. An error ends it.
-func Objects(ctx context.Context, db *pgx.Conn, target string) iter.Seq2[driver.Object, error] {
+// Objects returns a sequence of the spec of every running row of a target, and then the memory of every object in the ledger, without its
+// spec. Rows that cannot be read are left out. An error ends it.
+func Objects(ctx context.Context, db *pgx.Conn, target string) (iter.Seq2[driver.Object, error], error) {
+	catalog := &desired.Catalog{}
+	if _, err := catalog.Reload(ctx, db); err != nil {
+		return nil, err
+	}
 	return func(yield func(driver.Object, error) bool) {
-		catalog := &desired.Catalog{}
-		if _, err := catalog.Reload(ctx, db); err != nil {
-			yield(driver.Object{}, err)
-			return
-		}
 		for _, resource := range catalog.All() {
-			if more, err := specs(ctx, db, target, resource, yield); err != nil || !more {
-				if err != nil {
-					yield(driver.Object{}, err)
-				}
+			more, err := specs(ctx, db, target, resource, yield)
+			if err != nil {
+				yield(driver.Object{}, err)
+			}
+			if err != nil || !more {
 				return
 			}
 		}
 		if err := memories(ctx, db, target, yield); err != nil {
 			yield(driver.Object{}, err)
 		}
-	}
+	}, nil
 }
 
 func specs(ctx context.Context, db *pgx.Conn, target string, resource *desired.Resource, yield func(driver.Object, error) bool) (more bool, err error) {
