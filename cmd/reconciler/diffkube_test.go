@@ -202,14 +202,15 @@ func TestRBACPrintsRolesForTheRowsOfATarget(t *testing.T) {
 	t.Parallel()
 	w := newKubeWorld(t)
 	w.db.Exec(t, `DELETE FROM public.apps WHERE id = 'b'; INSERT INTO public.apps SELECT 'r' || i, 'prod', jsonb_build_object('apiVersion', 'apps/v1', 'kind', 'Deployment',
-		'metadata', jsonb_build_object('name', 'r' || i, 'namespace', 'kube-system')) FROM generate_series(1, 1200) AS i; INSERT INTO public.apps VALUES ('bad', 'prod', '1')`)
+		'metadata', jsonb_build_object('name', 'r' || i, 'namespace', 'kube-system')) FROM generate_series(1, 1200) AS i; INSERT INTO public.apps VALUES ('bad', 'prod', '1'),
+		('z', 'prod', '{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "z", "namespace": "kube-system"}}')`)
 	w.fake.ResetRequests()
 	r := w.run(t, "kubernetes", "rbac", "prod", "--service-account", "ops/robot")
 	require.Zero(t, r.code)
 	require.Equal(t, "note: apps/bad is left out: the spec is neither a manifest nor a list of manifests\n", r.stderr)
 	require.Equal(t, 3, strings.Count(r.stdout, "Binding\nmetadata:\n  name: reconciler-prod\n"), r.stdout)
 	require.Equal(t, 3, strings.Count(r.stdout, "subjects:\n- kind: ServiceAccount\n  name: robot\n  namespace: ops\n"))
-	require.Contains(t, r.stdout, "  namespace: kube-system\nrules:\n- apiGroups:\n  - apps\n  resources:\n  - deployments\n  verbs:\n  - get\n  - create\n  - patch\n  - delete\n---\n")
+	require.Contains(t, r.stdout, "  - services\n  verbs:\n  - get\n  - create\n  - patch\n  - delete\n- apiGroups:\n  - apps\n  resources:\n  - deployments\n  verbs:\n  - get\n  - create\n  - patch\n  - delete\n---\n")
 	for _, request := range w.fake.Requests() {
 		require.Equal(t, http.MethodGet, request.Verb)
 	}

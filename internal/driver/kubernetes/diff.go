@@ -77,7 +77,10 @@ func (c *cluster) DiffDelete(ctx context.Context, ref driver.Ref) ([]driver.Chan
 func (d *differ) apply(m member) (place, error) {
 	_, err := d.mapper.find(d.ctx, m.at.GroupKind, m.gvk.Version)
 	var unknown *unknownKindError
-	if errors.As(err, &unknown) && d.defines(m.at.GroupKind) {
+	if one, ok := d.definition(m.at.GroupKind); ok && errors.As(err, &unknown) {
+		if one.namespaced && m.at.Namespace == "" {
+			m.at.Namespace = d.namespace
+		}
 		d.whole(m.at, nil, m.body)
 		return m.at, nil
 	}
@@ -154,12 +157,14 @@ func (d *differ) makes(kind schema.GroupKind, name string) bool {
 	return slices.ContainsFunc(d.spec, func(m member) bool { return m.at.GroupKind == kind && m.at.Name == name })
 }
 
-// defines reports whether the spec has the definition of a kind.
-func (d *differ) defines(kind schema.GroupKind) bool {
-	return slices.ContainsFunc(d.spec, func(m member) bool {
-		one, ok := definitionOf(m)
-		return ok && one.kind == kind
-	})
+// definition returns the definition of a kind, if the spec has it.
+func (d *differ) definition(kind schema.GroupKind) (defined, bool) {
+	for _, m := range d.spec {
+		if one, ok := definitionOf(m); ok && one.kind == kind {
+			return one, true
+		}
+	}
+	return defined{}, false
 }
 
 // defined is what a CustomResourceDefinition says of its kind.

@@ -125,7 +125,9 @@ func TestDiffShowsMembersInANamespaceThatTheSpecMakes(t *testing.T) {
 	require.Equal(t, "ConfigMap a in "+name+`|||{"apiVersion":"v1","data":{"a":"1"},"kind":"ConfigMap","metadata":{"name":"a","namespace":"`+name+`"}}|`, changes[1])
 	require.Equal(t, []string{"ConfigMap a in " + name + "||||the namespace does not exist"}, c.diff(t, "web", inside))
 	group := b.namespace + ".example.org"
-	require.Len(t, c.diff(t, "web", definition(group), widget(group, "w")), 2)
+	changes = c.diff(t, "web", definition(group), widget(group, "w"))
+	require.Len(t, changes, 2)
+	require.Contains(t, changes[1], "Widget."+group+" w in "+b.namespace+"|||{")
 	require.Equal(t, []string{"Widget." + group + " w||||the cluster has no kind Widget." + group + " in version v1"}, c.diff(t, "web", widget(group, "w")))
 }
 

@@ -4,6 +4,7 @@ package kubernetes
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,7 +75,9 @@ func (b *bed) grant(t *testing.T, admin *client.Clientset, manifest, without str
 		about.Name += "-" + b.namespace
 		read.RoleRef.Name = about.Name
 		_, err = roles.ClusterRoleBindings().Create(ctx, &rbac.ClusterRoleBinding{ObjectMeta: about, Subjects: read.Subjects, RoleRef: read.RoleRef}, opts)
-		t.Cleanup(func() { _ = roles.ClusterRoleBindings().Delete(context.Background(), about.Name, metav1.DeleteOptions{}) })
+		t.Cleanup(func() {
+			_ = roles.ClusterRoleBindings().Delete(context.Background(), about.Name, metav1.DeleteOptions{})
+		})
 	case "Role":
 		_, err = roles.Roles(about.Namespace).Create(ctx, &rbac.Role{ObjectMeta: about, Rules: read.Rules}, opts)
 	case "RoleBinding":
@@ -166,7 +169,9 @@ func (b *bed) watched(t *testing.T, c *caller) error {
 		select {
 		case <-named:
 			cancel()
-			<-ended
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				return err
+			}
 			return nil
 		case err := <-ended:
 			return err
