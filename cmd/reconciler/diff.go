@@ -26,7 +26,7 @@ func (a *app) diffCommand() *cobra.Command {
 			"driver can list that. It changes nothing, and needs the targets' configuration and secrets. The exit code is 1\n" +
 			"when something differs. Kinds: missing (wanted, not there), different (there, with another content), stale (there,\n" +
 			"no longer wanted), orphan (there, known to nobody), unreadable (its row cannot be evaluated), and the states\n" +
-			"pending, failing, blocked and held of what is on its way or stuck. What changes meanwhile may be listed.\n\n" +
+			"pending, failing, blocked and held of what is on its way or stuck. What changes during the look may be listed.\n\n" +
 			"Where the driver can tell (kubernetes), each difference comes with what the next call would change in the target, field\n" +
 			"by field, and why the target would refuse it. The exit code is 3 when a target does not answer, and 4 when it does not\n" +
 			"answer within its timeout. The columns of a composite key are joined by \"/\". A key that begins with \"-\" comes after\n" +

@@ -19,7 +19,7 @@ import (
 type watched struct {
 	*farSide
 
-	changed func(resource, key string) // nil: nobody watches
+	changed func(resource, key string) // nil: there is no watch
 	broken  error                      // ends a watch at once; nil: it goes on
 	begun   int
 }

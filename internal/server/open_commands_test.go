@@ -17,29 +17,32 @@ import (
 // openCommands call what people may call, for three targets at once where they name one. start_over() is not among them: its
 // subject is everything.
 var openCommands = map[string]string{
-	"pause":         `SELECT reconciler.pause(t) FROM unnest('{a,b,c}'::text[]) AS t`,
-	"resume":        `SELECT reconciler.resume(t) FROM unnest('{a,b,c}'::text[]) AS t`,
-	"approve":       `SELECT reconciler.approve(t) FROM unnest('{a,b,c}'::text[]) AS t`,
-	"acknowledge":   `SELECT reconciler.acknowledge(t) FROM unnest('{a,b,c}'::text[]) AS t`,
-	"retry":         `SELECT reconciler.retry(t) FROM unnest('{a,b,c}'::text[]) AS t`,
-	"resync":        `SELECT reconciler.resync(t) FROM unnest('{a,b,c}'::text[]) AS t`,
-	"release":       `SELECT reconciler.release(t, 'delete') FROM unnest('{a,b,c}'::text[]) AS t`,
-	"track":         `SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(id)')`,
-	"untrack":       `SELECT reconciler.untrack('app', 'delete')`,
-	"regenerate":    `SELECT reconciler.regenerate('app')`,
-	"set_notify":    `SELECT reconciler.set_notify(false)`,
-	"set_applies":   `SELECT reconciler.set_applies('app', true)`,
-	"begin_apply":   `SELECT reconciler.begin_apply('one'); UPDATE apps SET image = 'v2'`,
-	"begin_resync":  `SELECT reconciler.begin_resync('app')`,
-	"apply_pause":   `SELECT reconciler.apply_pause(1)`,
-	"apply_stop":    `SELECT reconciler.apply_stop(1)`,
-	"apply_start":   `SELECT reconciler.apply_stop(1); SELECT reconciler.apply_start(1)`,
-	"apply_release": `SELECT reconciler.apply_release(1)`,
-	"apply_cancel":  `SELECT reconciler.apply_cancel(1)`,
-	"apply_retry":   `SELECT reconciler.apply_retry(1)`,
-	"wait":          `SELECT reconciler.wait('0', t) FROM unnest('{a,b,c}'::text[]) AS t`,
-	"wait_for":      `SELECT reconciler.wait_for('0', 'a')`,
-	"apply_wait":    `SELECT reconciler.apply_wait(1, '0')`,
+	"pause":           `SELECT reconciler.pause(t) FROM unnest('{a,b,c}'::text[]) AS t`,
+	"resume":          `SELECT reconciler.resume(t) FROM unnest('{a,b,c}'::text[]) AS t`,
+	"approve":         `SELECT reconciler.approve(t) FROM unnest('{a,b,c}'::text[]) AS t`,
+	"acknowledge":     `SELECT reconciler.acknowledge(t) FROM unnest('{a,b,c}'::text[]) AS t`,
+	"retry":           `SELECT reconciler.retry(t) FROM unnest('{a,b,c}'::text[]) AS t`,
+	"resync":          `SELECT reconciler.resync(t) FROM unnest('{a,b,c}'::text[]) AS t`,
+	"release":         `SELECT reconciler.release(t, 'delete') FROM unnest('{a,b,c}'::text[]) AS t`,
+	"track":           `SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(id)')`,
+	"untrack":         `SELECT reconciler.untrack('app', 'delete')`,
+	"regenerate":      `SELECT reconciler.regenerate('app')`,
+	"set_notify":      `SELECT reconciler.set_notify(false)`,
+	"set_applies":     `SELECT reconciler.set_applies('app', true)`,
+	"begin_apply":     `SELECT reconciler.begin_apply('one'); UPDATE apps SET image = 'v2'`,
+	"begin_resync":    `SELECT reconciler.begin_resync('app')`,
+	"apply_pause":     `SELECT reconciler.apply_pause(1)`,
+	"apply_stop":      `SELECT reconciler.apply_stop(1)`,
+	"apply_start":     `SELECT reconciler.apply_stop(1); SELECT reconciler.apply_start(1)`,
+	"apply_release":   `SELECT reconciler.apply_release(1)`,
+	"apply_cancel":    `SELECT reconciler.apply_cancel(1)`,
+	"apply_retry":     `SELECT reconciler.apply_retry(1)`,
+	"wait":            `SELECT reconciler.wait('0', t) FROM unnest('{a,b,c}'::text[]) AS t`,
+	"ask_health":      `SELECT reconciler.ask_health(t) FROM unnest('{a,b,c}'::text[]) AS t`,
+	"wait_healthy":    `SELECT * FROM reconciler.wait_healthy('0', 'a')`,
+	"wait_for_health": `SELECT * FROM reconciler.wait_for_health('0', 'a', NULL)`,
+	"wait_for":        `SELECT reconciler.wait_for('0', 'a')`,
+	"apply_wait":      `SELECT reconciler.apply_wait(1, '0')`,
 }
 
 // F78, F24, F22: a person's transaction that called whatever, and stays open, stops no more than what it is about: changes of
@@ -56,7 +59,7 @@ func TestOpenCommandsStopNobodyElse(t *testing.T) {
 	free := newPlace()
 	w.start(named("a", newPlace(), quick), named("b", newPlace(), quick), named("c", newPlace(), quick), named("free", free))
 	w.wait()
-	w.db.Exec(t, `SELECT reconciler.pause('a')`)
+	w.db.Exec(t, `SELECT reconciler.pause('a'); SELECT reconciler.ask_health('a', '1 hour')`)
 	w.apply(`'one that waits'`, `UPDATE apps SET image = 'v0'`)
 	w.settled("running", `SELECT state FROM reconciler.applies`)
 	const terms = `SELECT string_agg(concat(name, term), ' ' ORDER BY name) FROM (SELECT name, term FROM reconciler.targets UNION ALL SELECT name, term FROM reconciler.leases) AS l`

@@ -31,7 +31,7 @@ func (c *cluster) differ(ctx context.Context, ref driver.Ref) *differ {
 	}}
 }
 
-// Diff compares each member with what a server-side dry run of its apply returns. A member that nobody has changed since it was applied
+// Diff compares each member with what a server-side dry run of its apply returns. A member that was not changed since it was applied
 // takes one request for its metadata.
 func (c *cluster) Diff(ctx context.Context, obj driver.Object) ([]driver.Change, error) {
 	d := c.differ(ctx, obj.Ref)

@@ -6,5 +6,5 @@
 //
 // The driver remembers the members of each row (driver.Outcome.Memory): name, uid, a hash of what was applied, and a digest of the
 // fields that the cluster says the target owns. So it deletes what a list has lost, makes no call that would change nothing, and
-// finds drift from metadata alone: whoever changes or removes one of our fields takes it out of our entry in managedFields.
+// finds drift from metadata alone: a manager that changes or removes one of our fields takes it out of our entry in managedFields.
 package kubernetes

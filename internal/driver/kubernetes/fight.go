@@ -124,7 +124,7 @@ func (w *work) blame(before, after *metav1.PartialObjectMetadata) string {
 	if newest == nil {
 		return "somebody removed " + field
 	}
-	return fmt.Sprintf("%s removed %s", newest.Manager, field) // nobody owns it: the last to write is the likely one
+	return fmt.Sprintf("%s removed %s", newest.Manager, field) // it has no owner now: the last to write is the likely one
 }
 
 func fieldsIn(entry *metav1.ManagedFieldsEntry) *fieldpath.Set {
