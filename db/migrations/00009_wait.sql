@@ -29,8 +29,8 @@ BEGIN
 END
 $$;
 
--- awaited says whether wait() waits for a sync: one of the interval or of a watch is only a check; one that a person asked for counts
--- from then on; all others are there because what the target has is not known (its first one, after a restore, ...).
+-- awaited returns whether wait() waits for a sync. It does not wait for one of the interval or of a watch, which is only a check,
+-- nor for one that resync() requests later. All others run because it is not known what the target has (the first, after a restore).
 CREATE FUNCTION reconciler.awaited(s reconciler.sync_runs, asked_at timestamptz) RETURNS boolean
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT s.reason NOT IN ('interval', 'watch') AND (s.reason <> 'resync' OR s.requested_at <= asked_at) $$;
 

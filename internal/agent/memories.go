@@ -24,8 +24,7 @@ const (
 
 var bucketMemories = []byte("memories") // by resource, a zero byte, and key
 
-// memories keeps what a driver has had remembered of the objects of a target. It has a file of its own, beside the store of the stream's
-// objects: package client is public and knows nothing of drivers, and only the targets of drivers that keep a memory need one.
+// memories stores the memory of each object of a target, in a file beside the store of the stream's objects: package client is public and knows nothing of drivers, and only the targets of drivers that keep a memory need one.
 type memories struct {
 	path string
 

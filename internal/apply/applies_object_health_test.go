@@ -116,7 +116,7 @@ func TestApplyWaitsForHealthOfObjects(t *testing.T) {
 	})
 }
 
-// What waits for health is asked for by anybody who may look, for a while, and keeps nobody waiting.
+// Viewers may call ask_health(). An ask expires, and blocks no other session.
 func TestAskHealth(t *testing.T) {
 	t.Parallel()
 	db := newAppliesDB(t)
@@ -141,7 +141,7 @@ func TestAskHealth(t *testing.T) {
 
 	db.Exec(t, "UPDATE reconciler.health_asks SET at = at - interval '1 hour', until = clock_timestamp()")
 	db.lines(t, objectsSQL(0, "asia", "", "deployments 1: crashed"))
-	require.Equal(t, "nothing", db.due(t, "asia"), "nobody waits any more")
+	require.Equal(t, "nothing", db.due(t, "asia"), "the ask has expired")
 	db.lines(t, "SELECT reconciler.ask_health('asia', '1 min')")
 	require.Equal(t, "1", db.line(t, "SELECT count(*) FROM reconciler.health_asks"))
 }

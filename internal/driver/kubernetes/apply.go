@@ -133,7 +133,7 @@ func (w *work) bringAll(members []member) driver.Outcome {
 func (w *work) prune(members []member) driver.Outcome {
 	wanted := map[place]bool{}
 	for _, m := range members {
-		at, err := w.located(m)
+		_, at, err := w.located(m)
 		if err != nil {
 			return w.failed(m.at, err)
 		}

@@ -98,6 +98,19 @@ func TestForeignObjectIsLeftAlone(t *testing.T) {
 	require.Nil(t, b.data(t, "a"))
 }
 
+// An object with a copy of one of our labels is not ours.
+func TestObjectWithAPartOfTheMarksIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", nil)
+	theirs := configMap("a", map[string]any{"x": "theirs"})
+	theirs["metadata"].(map[string]any)["labels"] = map[string]any{labelObject: objectMark(c.ref("web"))} //nolint:forcetypeassert // it is one
+	b.create(t, configMaps, b.namespace, theirs)
+	require.Equal(t, driver.VerdictBackoff, c.apply(t, "web", configMap("a", one("1"))).Verdict)
+	requireDone(t, c.delete(t, "web"))
+	require.Equal(t, map[string]any{"x": "theirs"}, b.data(t, "a"))
+}
+
 func TestAnotherTargetsObjectIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -106,6 +106,9 @@ func TestMembersThatWereNeverRecordedAreFound(t *testing.T) {
 	require.Equal(t, []string{"web"}, c.drifted(t))
 	c.done(t, "web", configMap("a", one("1")))
 	require.Nil(t, b.data(t, "b"))
+	cl, ok := c.Driver.(*cluster)
+	require.True(t, ok)
+	require.Empty(t, cl.listed, "a listing counts for one call")
 	require.Empty(t, c.drifted(t))
 
 	c.done(t, "web", configMap("a", one("1")), configMap("b", one("1")))
@@ -119,6 +122,19 @@ func TestMembersThatWereNeverRecordedAreFound(t *testing.T) {
 	require.Equal(t, []string{"orphan web"}, c.drifted(t))
 	requireDone(t, c.delete(t, "web"))
 	require.Nil(t, b.data(t, "b"))
+}
+
+// The memory of an object is lost, and no listing has found it.
+func TestDeleteFindsMembersByTheirMarks(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", nil)
+	c.done(t, "web", configMap("a", one("1")), deployment("web", 1))
+	c.done(t, "api", configMap("b", one("1")))
+	requireDone(t, b.open(t, "prod", nil).delete(t, "web"))
+	require.Nil(t, b.data(t, "a"))
+	require.Nil(t, b.get(t, deployments, b.namespace, "web"))
+	require.Equal(t, one("1"), b.data(t, "b"))
 }
 
 func TestDeletedApplySetComesBackAndNothingIsLost(t *testing.T) {

@@ -37,17 +37,13 @@ type target struct {
 	applied string // hash of its manifest
 }
 
-// located returns the place of a member, with the namespace that its kind has or has not.
-func (w *work) located(m member) (place, error) {
+// located returns the API of a member's kind, and its place, with the namespace that the kind has or has not.
+func (w *work) located(m member) (*meta.RESTMapping, place, error) {
 	mapping, err := w.mapper.find(w.ctx, m.at.GroupKind, m.gvk.Version)
-	if err != nil {
-		return m.at, err
+	if err == nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace && m.at.Namespace == "" {
+		m.at.Namespace = w.namespace
 	}
-	at := m.at
-	if mapping.Scope.Name() == meta.RESTScopeNameNamespace && at.Namespace == "" {
-		at.Namespace = w.namespace
-	}
-	return at, nil
+	return mapping, m.at, err
 }
 
 // bring applies a member, unless the cluster has it as it should be.
@@ -132,11 +128,7 @@ func (w *work) prepare(m member) (target, driver.Outcome) {
 
 // locate finds the API of a member and gives it its namespace and its hash.
 func (w *work) locate(m member) (target, driver.Outcome) {
-	at, err := w.located(m)
-	if err != nil {
-		return target{}, w.failed(m.at, err)
-	}
-	mapping, err := w.mapper.find(w.ctx, m.at.GroupKind, m.gvk.Version)
+	mapping, at, err := w.located(m)
 	if err != nil {
 		return target{}, w.failed(m.at, err)
 	}

@@ -135,6 +135,9 @@ func TestADeleteIsDoneWhenTheObjectIsGone(t *testing.T) {
 	c.done(t, "web", configMap("a", one("1")), configMap("b", one("1")))
 	b.edit(t, configMaps, "a", "somebody", `{"metadata": {"finalizers": ["example.com/x"]}}`)
 	const waiting = ": it is being deleted (finalizers: example.com/x)"
+	require.Empty(t, c.drifted(t), "a finalizer is no drift")
+	b.remove(t, configMaps, "a")
+	require.Equal(t, []string{"web"}, c.drifted(t), "it goes")
 	for range 2 {
 		requireOut(t, driver.VerdictWaiting, "ConfigMap a in "+b.namespace+waiting, c.apply(t, "web", configMap("b", one("2"))))
 	}

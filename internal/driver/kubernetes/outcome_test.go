@@ -1,9 +1,12 @@
 package kubernetes
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -102,14 +105,15 @@ func TestAGroupThatDoesNotAnswerIsNotTakenForMissing(t *testing.T) {
 	fresh := b.open(t, "prod", nil)
 	fresh.memory = c.memory
 	b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
-		if r.URL.Path == "/apis" || r.URL.Path == "/apis/apps/v1" { // neither aggregated nor by itself
+		r.Header.Set("Accept", "application/json") // each group by itself
+		if r.URL.Path == "/apis/apps/v1" {
 			return refusal(503, metav1.StatusReasonServiceUnavailable, "unavailable")
 		}
 		return nil
 	})
 	out := fresh.delete(t, "web")
-	require.NotEqual(t, driver.VerdictDone, out.Verdict)
-	require.NotEqual(t, driver.VerdictTerminal, out.Verdict)
+	require.Equal(t, driver.VerdictBackoff, out.Verdict, "error: %v", out.Err)
+	require.ErrorContains(t, out.Err, "the cluster does not answer which kinds apps/v1 has: unavailable")
 	require.NotNil(t, b.get(t, deployments, b.namespace, "web"))
 	b.fake.Fail(nil)
 	requireDone(t, b.reopened(t, fresh).delete(t, "web"))
@@ -136,6 +140,30 @@ func TestRequestsOfACall(t *testing.T) {
 	require.Equal(t, map[string]int{"PATCH": 1}, b.requests(func() { c.done(t, "web", configMap("a", one("2"))) }), "one that has changed")
 	require.Equal(t, map[string]int{"GET": 2, "DELETE": 1}, b.requests(func() { requireDone(t, c.delete(t, "web")) }), "one that goes")
 	require.Equal(t, map[string]int{"GET": 2}, b.requests(func() { require.Empty(t, c.drifted(t)) }), "a listing of one kind")
+}
+
+// A request may be carried out whose answer is lost: the member is remembered, and removed when the row does not name it any more.
+func TestMemberWhoseAnswerWasLostIsRemembered(t *testing.T) {
+	t.Parallel()
+	b := fakeBed(t)
+	c := b.open(t, "prod", nil)
+	c.done(t, "web", configMap("a", one("1")))
+	b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
+		if r.Method != http.MethodPatch {
+			return nil
+		}
+		b.fake.Fail(nil)
+		body, err := io.ReadAll(r.Body)
+		require.NoError(t, err)
+		again := r.Clone(r.Context())
+		again.Body = io.NopCloser(bytes.NewReader(body))
+		b.fake.ServeHTTP(httptest.NewRecorder(), again)
+		return &fakeapi.Failure{Abort: true}
+	})
+	require.Equal(t, driver.VerdictUnreachable, c.apply(t, "web", configMap("a", one("1")), configMap("b", one("1"))).Verdict)
+	require.Equal(t, one("1"), b.data(t, "b"))
+	c.done(t, "web", configMap("a", one("1")))
+	require.Nil(t, b.data(t, "b"))
 }
 
 // A typing error in a kind costs one request for the kinds of the cluster in a second, whatever the number of rows.
