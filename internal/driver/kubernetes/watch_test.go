@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
@@ -156,21 +157,47 @@ func TestWatchFindsWhatItMissed(t *testing.T) {
 	c.done(t, "api", configMap("b", one("1")))
 	w := c.watch(t)
 	w.follows(b, c)
+	refused := make(chan struct{}, 1)
 	b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
-		if r.URL.Query().Get("watch") != "" {
-			return refusal(410, "Expired", "too old resource version")
+		if r.URL.Query().Get("watch") == "" {
+			return nil
 		}
-		return nil
+		select {
+		case refused <- struct{}{}:
+		default:
+		}
+		return refusal(410, "Expired", "too old resource version")
 	})
 	b.edit(t, configMaps, "a", "kubectl-edit", `{"data": {"a": "2"}}`)
 	w.names("apps/web")
 	b.fake.Cut()
+	<-refused // no event comes from here on
 	b.remove(t, configMaps, "b")
 	w.names("apps/api")
 	b.fake.Fail(nil)
 	c.done(t, "web", configMap("a", one("1")))
 	b.edit(t, configMaps, "a", "kubectl-edit", `{"data": {"a": "3"}}`)
 	w.names("apps/web")
+}
+
+// The events of a call may come after the next call, and those of a delete after the member was created anew.
+func TestEventsFromBeforeTheLastCallAreNoChange(t *testing.T) {
+	t.Parallel()
+	c, ok := fakeBed(t).open(t, "prod", nil).Driver.(*cluster)
+	require.True(t, ok)
+	at, row := place{Name: "a"}, rowName{"apps", "web"}
+	event := func(version string, gone bool) bool {
+		c.members[at] = base{row: row, sum: 1, version: 10}
+		meta := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: version}}
+		found, changed := c.saw(sight{at: at, meta: meta, event: true, gone: gone})
+		require.Equal(t, row, found)
+		return changed
+	}
+	for _, gone := range []bool{false, true} {
+		require.False(t, event("9", gone))
+		require.False(t, event("10", gone))
+		require.True(t, event("11", gone))
+	}
 }
 
 func TestWatchFailsWithItsCluster(t *testing.T) {
