@@ -24,7 +24,8 @@ const (
 
 var bucketMemories = []byte("memories") // by resource, a zero byte, and key
 
-// memories stores the memory of each object of a target, in a file beside the store of the stream's objects: package client is public and knows nothing of drivers, and only the targets of drivers that keep a memory need one.
+// memories stores the memory of each object of a target, in a file beside the store of the stream's objects: package client is public
+// and independent of drivers, and only targets whose drivers keep a memory need the file.
 type memories struct {
 	path string
 
