@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,19 +34,11 @@ func away(function string) string {
 
 func back(function string) string { return `ALTER FUNCTION reconciler.away RENAME TO ` + function }
 
-// Whichever loop fails again and again: status, doctor, /readyz, a metric and the log say so, and stop saying so when it works.
+// A loop that fails again and again shows in status, doctor, /readyz, a metric and the log until it works.
 func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 	t.Parallel()
 	const change = `UPDATE apps SET image = image || 'x'`
-	w := setup(t)
-	w.fleet(1)
-	w.db.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
-		CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
-		SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
-	w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", newPlace(), quick))
-	w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
-	w.wait()
-	for _, c := range []struct{ loop, broken, provoke, mended string }{
+	for part := range slices.Chunk([]struct{ loop, broken, provoke, mended string }{
 		{"tick", refuses("INSERT", "ticks"), change, works},
 		{"expand", away("fence_leader"), `UPDATE owners SET name = name || 'x'`, back("fence_leader")},
 		// One that cannot be opened fails by itself, unless even that cannot be written down.
@@ -61,19 +54,31 @@ func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 		{"settle", refuses("INSERT OR UPDATE", "ledger"), change, works},
 		{"sync", refuses("UPDATE", "sync_runs"), `SELECT reconciler.resync('eu')`, works},
 		{"heartbeat", refuses("INSERT", "heartbeats"), "", works},
-	} {
-		t.Log("loop", c.loop)
-		w.seenWell()
-		w.db.Exec(t, c.broken)
-		if c.provoke != "" {
-			w.db.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
-		}
-		w.seenFailing(c.loop)
-		w.db.Exec(t, c.mended)
-		w.db.Exec(t, control)
+	}, 3) {
+		t.Run(part[0].loop, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.fleet(1)
+			w.db.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
+				CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
+				SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
+			w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", newPlace(), quick))
+			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+			w.wait()
+			for _, c := range part {
+				w.seenWell()
+				w.db.Exec(t, c.broken)
+				if c.provoke != "" {
+					w.db.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
+				}
+				w.seenFailing(c.loop)
+				w.db.Exec(t, c.mended)
+				w.db.Exec(t, control)
+			}
+			w.seenWell()
+			w.converged()
+		})
 	}
-	w.seenWell()
-	w.converged()
 }
 
 // seenFailing waits until a loop that fails is told of everywhere.
@@ -108,20 +113,11 @@ func (w *world) seenWell() {
 	require.Equal(w.t, "t", w.text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor() WHERE check_name = 'loops'`))
 }
 
-// The same for loops that fail because one statement of theirs does, whatever the reason.
+// The same for loops one of whose statements fails.
 func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 	t.Parallel()
 	const deposed = `UPDATE reconciler.leases SET owner = NULL; ` + control
-	w := setup(t)
-	w.fleet(1)
-	eu := &patient{place: newPlace(), says: healthy}
-	way := pgtest.NewCensor(t, w.db.URL)
-	w.startWith(func(c *config.Config) {
-		c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(way.URL), config.NewURL(way.URL)
-	}, named("eu", eu, quick))
-	w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
-	w.wait()
-	for _, c := range []struct {
+	for part := range slices.Chunk([]struct {
 		loop    string
 		provoke string
 		refused []string
@@ -137,17 +133,30 @@ func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 		// A table that cannot be read keeps its own objects waiting, unless even that cannot be written down.
 		{"dispatch", `UPDATE apps SET image = 'v2'`, []string{`"reconciler"."desired_app"`, "-- name: LedgerInHand "}},
 		{"health", `UPDATE reconciler.targets SET owner = NULL; ` + control, []string{"-- name: TargetHealthWanted "}},
-	} {
-		t.Log("loop", c.loop)
-		w.seenWell()
-		way.Refuse(c.refused...)
-		w.db.Exec(t, c.provoke)
-		w.seenFailing(c.loop)
-		way.Refuse()
-		w.db.Exec(t, control)
+	}, 3) {
+		t.Run(part[0].loop, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.fleet(1)
+			eu := &patient{place: newPlace(), says: healthy}
+			way := pgtest.NewCensor(t, w.db.URL)
+			w.startWith(func(c *config.Config) {
+				c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(way.URL), config.NewURL(way.URL)
+			}, named("eu", eu, quick))
+			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
+			w.wait()
+			for _, c := range part {
+				w.seenWell()
+				way.Refuse(c.refused...)
+				w.db.Exec(t, c.provoke)
+				w.seenFailing(c.loop)
+				way.Refuse()
+				w.db.Exec(t, control)
+			}
+			w.seenWell()
+			w.converged()
+		})
 	}
-	w.seenWell()
-	w.converged()
 }
 
 // A right that is taken away while the daemon runs is told of by the loop that needs it.
