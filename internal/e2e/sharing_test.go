@@ -149,12 +149,12 @@ func TestCrowdSharesItsTargetsOut(t *testing.T) {
 			}
 
 			// The next one reaches the database by a way of its own.
-			x, config := c.newWire(), c.path("wire.yaml")
-			c.configureFile(config, c.config(), object{"database_url": x.url})
+			line, config := pgtest.NewLine(t, c.db.URL), c.path("line.yaml")
+			c.configureFile(config, c.config(), object{"database_url": line.URL})
 			cut := c.join(config)
 			c.even()
 			require.Contains(t, slices.Collect(maps.Values(c.called(3))), cut, "it works")
-			x.hold()
+			line.Freeze("")
 			begun = time.Now()
 			d := c.leave(cut)
 			if len(c.running) > 0 {
@@ -166,7 +166,7 @@ func TestCrowdSharesItsTargetsOut(t *testing.T) {
 			}
 
 			// What it had sent arrives late, and is refused. It finds its way back.
-			x.let()
+			line.Thaw()
 			c.running[cut] = d
 			c.even()
 			require.Contains(t, slices.Collect(maps.Values(c.called(3))), cut, "it works again")

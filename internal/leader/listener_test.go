@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 func TestListenerHearsAndPassesOn(t *testing.T) {
@@ -67,9 +68,9 @@ func TestKilledListenerIsReplaced(t *testing.T) {
 func TestSwallowedNotificationsAreNoticed(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	p, through := newProxy(t, b.url)
-	p.setSwallow(true)
-	b.url = through
+	line := pgtest.NewLine(t, b.url)
+	line.Mute(true)
+	b.url = line.URL
 	b.listen(func(l *outbox.Listener) { l.RetestEvery = 100 * time.Millisecond })
 	b.url = b.db.URL
 	b.lead()
@@ -77,7 +78,7 @@ func TestSwallowedNotificationsAreNoticed(t *testing.T) {
 	control := b.listener.Subscribe(outbox.ChannelControl)
 	b.change("a")
 	r.gets("a")
-	b.eventually("the test of LISTEN has failed once", func() bool { return p.sessions("bed listen") >= 2 })
+	b.eventually("the test of LISTEN has failed once", func() bool { return line.Sessions("bed listen") >= 2 })
 	require.False(t, b.listener.Works())
 	require.Zero(t, b.series("listening", ""))
 	require.Equal(t, "0", b.text(sleepers), "a leader that nobody can call does not sleep")
@@ -86,7 +87,7 @@ func TestSwallowedNotificationsAreNoticed(t *testing.T) {
 	r.gets("b")
 	b.reach("commands are looked for", control)
 
-	p.setSwallow(false)
+	line.Mute(false)
 	b.listens()
 	b.reach("the leader sleeps", b.asleep)
 	require.Equal(t, 1, b.heard(writer, func() { b.write(writer, "c") }))
@@ -97,14 +98,14 @@ func TestSwallowedNotificationsAreNoticed(t *testing.T) {
 func TestSleepingLeaderPollsWhenListenIsLost(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	p, through := newProxy(t, b.url)
-	b.url = through
+	line := pgtest.NewLine(t, b.url)
+	b.url = line.URL
 	b.listen(func(l *outbox.Listener) { l.RetestEvery = time.Hour })
 	b.url = b.db.URL
 	b.lead()
 	r := b.read()
 	b.reach("the leader sleeps", b.asleep)
-	p.setSwallow(true)
+	line.Mute(true)
 	b.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'bed listen'`)
 	b.eventually("the leader gives the sleep lock back", func() bool { return b.text(sleepers) == "0" })
 	b.change("a")
@@ -117,11 +118,11 @@ func TestSleepingLeaderPollsWhenListenIsLost(t *testing.T) {
 func TestListenerThatIsOffConnectsNowhere(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	p, through := newProxy(t, b.url)
-	b.url = through
+	line := pgtest.NewLine(t, b.url)
+	b.url = line.URL
 	stop := b.listen(func(l *outbox.Listener) { l.Off = true })
 	b.reach("commands are looked for", b.listener.Subscribe(outbox.ChannelControl))
-	require.Zero(t, p.sessions("bed listen"))
+	require.Zero(t, line.Sessions("bed listen"))
 	require.False(t, b.listener.Works())
 	require.NoError(t, stop())
 }
@@ -130,13 +131,13 @@ func TestListenerThatIsOffConnectsNowhere(t *testing.T) {
 func TestListenerReplacesAConnectionThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	p, through := newProxy(t, b.url)
-	b.url = through
+	line := pgtest.NewLine(t, b.url)
+	b.url = line.URL
 	b.listen(func(l *outbox.Listener) { l.PingEvery = 200 * time.Millisecond })
 	b.listens()
-	p.freeze("bed listen")
+	line.Freeze("bed listen")
 	b.eventually("LISTEN is found not to work", func() bool { return !b.listener.Works() })
-	p.freeze("")
+	line.Thaw()
 	b.listens()
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/outbox"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // sleepers are the sessions that hold the sleep lock of this database.
@@ -319,18 +320,18 @@ func TestSavepointsBelongToTheirTransaction(t *testing.T) {
 func TestFrozenLeaderLosesTheSleepLock(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	p, through := newProxy(t, b.url)
-	p.Startup = func(m *pgproto3.StartupMessage) {
+	line := pgtest.NewLine(t, b.url)
+	line.Startup = func(m *pgproto3.StartupMessage) {
 		if m.Parameters["application_name"] == "bed leader" {
 			require.Equal(t, "15000ms", m.Parameters["idle_session_timeout"])
 			m.Parameters["idle_session_timeout"] = "1500ms"
 		}
 	}
 	b.listen()
-	b.url = through
+	b.url = line.URL
 	b.lead(func(l *Ticker) { l.testPatience = time.Hour })
 	b.reach("the leader sleeps", b.asleep)
-	p.freeze("leader")
+	line.Freeze("leader")
 	b.eventually("the lock is free", func() bool { return b.text(sleepers) == "0" })
 	require.Less(t, fallbackPoll, database.SessionTimeout/2, "a leader that is alive says something often enough")
 }
@@ -339,9 +340,9 @@ func TestFrozenLeaderLosesTheSleepLock(t *testing.T) {
 func TestLeaderGivesUpAConnectionThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	p, through := newProxy(t, b.url)
+	line := pgtest.NewLine(t, b.url)
 	b.listen()
-	b.url = through
+	b.url = line.URL
 	leader := b.ticker()
 	leader.testPatience = 3 * time.Second
 	ready, ended := make(chan struct{}), make(chan error, 1)
@@ -352,7 +353,7 @@ func TestLeaderGivesUpAConnectionThatDoesNotAnswer(t *testing.T) {
 	})
 	b.reach("leadership", ready)
 	b.reach("the leader sleeps", b.asleep)
-	p.freeze("leader")
+	line.Freeze("leader")
 	b.change("a")
 	select {
 	case err := <-ended:

@@ -231,7 +231,7 @@ func TestHeartbeat(t *testing.T) {
 		for range 3 {
 			a.awaitBeat(t, isFailure)
 		}
-		a.wire.mend()
+		a.wire.Refuse(false)
 		a.awaitBeat(t, isSuccess)
 		require.Eventually(t, func() bool { return a.Status().Failing == 0 }, patience, time.Millisecond)
 		require.Equal(t, 1, strings.Count(a.log.String(), "msg=heartbeat_failed"))

@@ -36,7 +36,7 @@ func TestStart(t *testing.T) {
 		a := f.replica(quick, []string{"x"})
 		a.wire.cut()
 		require.ErrorContains(t, a.Start(t.Context()), "register process host:1: ")
-		a.wire.mend()
+		a.wire.Refuse(false)
 		started := a.Started()
 		f.start(a)
 		<-started
@@ -78,7 +78,7 @@ func TestStart(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
 		a := f.replica(quick, []string{"x"})
-		a.wire.freeze()
+		a.wire.Freeze("")
 		result := make(chan error, 1)
 		go func() { result <- a.Start(context.WithoutCancel(t.Context())) }()
 		require.Eventually(t, func() bool {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -54,7 +53,7 @@ type run struct {
 type replica struct {
 	*Manager
 	cfg     *Config
-	wire    *wire
+	wire    wire
 	control chan struct{}
 	log     *logBuffer
 	runs    chan *run  // each call of RunTarget
@@ -97,7 +96,7 @@ func (f *fleet) replica(timing Timing, names []string, adjust ...func(*Config)) 
 	id := fmt.Sprintf("00000000-0000-4000-8000-%012d", f.count)
 	f.mu.Unlock()
 	r := &replica{
-		wire: newWire(f.t, host(f.t, f.db.URL)), control: make(chan struct{}, 1), log: new(logBuffer),
+		wire: wire{pgtest.NewLine(f.t, f.db.URL)}, control: make(chan struct{}, 1), log: new(logBuffer),
 		runs: make(chan *run, 1000), leads: make(chan int64, 1000),
 	}
 	cfg := Config{
@@ -178,12 +177,9 @@ func (f *fleet) forget() {
 	clear(f.owner)
 }
 
-func (f *fleet) pool(w *wire) *pgxpool.Pool {
+func (f *fleet) pool(w wire) *pgxpool.Pool {
 	f.t.Helper()
-	u, err := url.Parse(f.db.URL)
-	require.NoError(f.t, err)
-	u.Host = w.listener.Addr().String()
-	config, err := pgxpool.ParseConfig(u.String())
+	config, err := pgxpool.ParseConfig(w.URL)
 	require.NoError(f.t, err)
 	config.MaxConns = 2
 	config.ConnConfig.ConnectTimeout = patience
@@ -196,11 +192,14 @@ func (f *fleet) pool(w *wire) *pgxpool.Pool {
 	return pool
 }
 
-func host(t *testing.T, databaseURL string) string {
-	t.Helper()
-	u, err := url.Parse(databaseURL)
-	require.NoError(t, err)
-	return u.Host
+// wire is the way of a replica to its server.
+type wire struct{ *pgtest.Line }
+
+// cut closes every connection and refuses new ones, as when the process was killed or the server is away.
+func (w wire) cut() {
+	w.Refuse(true)
+	w.Cut()
+	w.Thaw()
 }
 
 // connectControl wakes replicas when reconciler_control is notified, as the listener of the product does.

@@ -120,7 +120,7 @@ func takeoverWaitsForAHalfOpenOwnerToGiveUpFirst(t *testing.T) {
 	f := newFleet(t)
 	a := f.start(f.replica(quick, []string{"x", "y"}))
 	first := receiveAll(t, a.runs, 2)
-	a.wire.freeze()
+	a.wire.Freeze("")
 	b := f.start(f.replica(quick, []string{"x", "y"}))
 	second := receiveAll(t, b.runs, 2) // begin() has checked that the first ones were over
 	for name, r := range first {
@@ -138,7 +138,7 @@ func takeoverWaitsForAHalfOpenOwnerAfterStartOver(t *testing.T) {
 	first := receive(t, a.runs)
 	b := f.start(f.replica(quick, []string{"x"}))
 	receive(t, b.planned)
-	a.wire.freeze()
+	a.wire.Freeze("")
 	f.db.Exec(t, "SELECT reconciler.start_over('test')")
 	second := receive(t, b.runs) // begin() has checked that the first one was over
 	<-first.ended
@@ -172,7 +172,7 @@ func takeoverByTheSameProcessFollowsWhenItsConnectionIsBack(t *testing.T) {
 	<-first.ended
 	require.Equal(t, ErrLost, context.Cause(first.ctx))
 	require.Positive(t, a.Status().Failing)
-	a.wire.mend()
+	a.wire.Refuse(false)
 	second := receive(t, a.runs)
 	require.Equal(t, first.Term+1, second.Term)
 	require.False(t, second.Clean)
@@ -196,7 +196,7 @@ func takeoverFollowsWhenARunDoesNotReturnAfterItsLoss(t *testing.T) {
 	a.wire.cut()
 	for receive(t, a.dropped) != "target x" { // the leadership is dropped too
 	}
-	a.wire.mend()
+	a.wire.Refuse(false)
 	a.awaitBeat(t, isSuccess)
 	b := f.start(f.replica(quick, []string{"x"}))
 	second := receive(t, b.runs)
@@ -213,7 +213,7 @@ func takeoverDoesNotFollowAShortOutage(t *testing.T) {
 	first := receive(t, a.runs)
 	a.wire.cut()
 	a.awaitBeat(t, isFailure)
-	a.wire.mend()
+	a.wire.Refuse(false)
 	a.awaitBeat(t, isSuccess)
 	require.NoError(t, first.ctx.Err())
 	require.Empty(t, a.runs)

@@ -139,18 +139,18 @@ func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 			w := setup(t)
 			w.fleet(1)
 			eu := &patient{place: newPlace(), says: healthy}
-			way := pgtest.NewCensor(t, w.db.URL)
+			line := pgtest.NewLine(t, w.db.URL)
 			w.startWith(func(c *config.Config) {
-				c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(way.URL), config.NewURL(way.URL)
+				c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(line.URL), config.NewURL(line.URL)
 			}, named("eu", eu, quick))
 			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
 			w.wait()
 			for _, c := range part {
 				w.seenWell()
-				way.Refuse(c.refused...)
+				line.Fail(c.refused...)
 				w.db.Exec(t, c.provoke)
 				w.seenFailing(c.loop)
-				way.Refuse()
+				line.Fail()
 				w.db.Exec(t, control)
 			}
 			w.seenWell()

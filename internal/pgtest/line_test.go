@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is refused fails in the server, however it is sent, and works again when it is not.
-func TestCensorRefusesStatements(t *testing.T) {
+// A statement that is to fail fails in the server, by each protocol, until it may work again.
+func TestStatementsFailOnALine(t *testing.T) {
 	t.Parallel()
 	db := New(t)
-	c := NewCensor(t, db.URL)
-	conn, err := pgx.Connect(t.Context(), c.URL)
+	l := NewLine(t, db.URL)
+	conn, err := pgx.Connect(t.Context(), l.URL)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close(t.Context())) })
 	ask := func(mode pgx.QueryExecMode, sql string) error {
@@ -25,12 +25,12 @@ func TestCensorRefusesStatements(t *testing.T) {
 	}
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		require.NoError(t, ask(mode, "SELECT $1::int /* a */"))
-		c.Refuse("/* a */", "/* b */")
+		l.Fail("/* a */", "/* b */")
 		require.Error(t, ask(mode, "SELECT $1::int /* a */"))
 		require.Error(t, ask(mode, "SELECT $1::int /* b */"))
 		require.Error(t, ask(mode, "SELECT $1::int /* a */"), "the second time, too")
 		require.NoError(t, ask(mode, "SELECT $1::int /* c */"))
-		c.Refuse()
+		l.Fail()
 		require.NoError(t, ask(mode, "SELECT $1::int /* a */"))
 		require.NoError(t, ask(mode, "SELECT $1::int /* b */"))
 	}
