@@ -24,7 +24,8 @@ type Controller struct {
 	handle   func(context.Context, Ref) (Result, error)
 	existing func(context.Context) iter.Seq2[Ref, error]
 	workers  int
-	most     int // deletes; see MaxDeletes
+	health   func(Ref) (healthy *bool, reason string) // see Health; nil: it is not known
+	most     int                                      // deletes; see MaxDeletes
 	mostSet  bool
 	remember bool   // see RememberResults
 	results  string // the fingerprint of that

@@ -56,6 +56,12 @@ func ExistingObjects(list func(context.Context) iter.Seq2[Ref, error]) Controlle
 	}
 }
 
+// Health has reports of applied objects show whether the far side has them healthy, and why not. The function returns what it knows at
+// once, nil if that is nothing; call ReportHealth when that has changed.
+func Health(of func(Ref) (healthy *bool, reason string)) ControllerOption {
+	return func(c *Controller) { c.health = of }
+}
+
 // MaxDeletes bounds the deletes of a resource that are concluded from absence: of objects that a snapshot after a reset does not have
 // any more, or that only Existing names. If more of them are outstanding, all of them wait for ApproveDeletes. Deletes that the
 // server sends do not count: they have passed its own guard. They also wait if objects are absent since the rights of the token have

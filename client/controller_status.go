@@ -33,6 +33,28 @@ func (c *Controller) Enqueue(objects ...Ref) {
 	}
 }
 
+// ReportHealth has the health of objects reported whose newest result is Applied; see Health. The others have it in their next report.
+func (c *Controller) ReportHealth(objects ...Ref) {
+	i := c.informer
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	for _, r := range objects {
+		if e := i.cache.get(r); e.spec != "" && e.applied != 0 && e.version > 0 {
+			c.reporter.add(c.appliedObservation(r, e.version))
+		}
+	}
+}
+
+// appliedObservation is that of an applied object, with its health.
+func (c *Controller) appliedObservation(r Ref, version int64) Observation {
+	o := Observation{Resource: r.Resource, Key: r.Key, Version: version, State: StateApplied}
+	if c.health != nil {
+		o.Healthy, o.Message = c.health(r)
+		o.Message = cut(o.Message, messageMost)
+	}
+	return o
+}
+
 // Suspend has no handler begin until Resume, with a reason for Status. Handlers that run go on.
 func (c *Controller) Suspend(reason string) {
 	c.informer.mu.Lock()

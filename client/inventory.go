@@ -52,7 +52,7 @@ func (c *Controller) inventory() (r Report, err error) {
 			case e.version == 0:
 				o.Message = "it is not published: the far side keeps what it has"
 			case e.applied != 0:
-				o.State, o.Message = StateApplied, ""
+				o = c.appliedObservation(Ref{resource, key}, e.version)
 			}
 			r.Observations = append(r.Observations, o)
 		}

@@ -48,6 +48,9 @@ func (c *Controller) note(r Ref, t task, result Result, err error) {
 	defer i.mu.Unlock()
 	switch {
 	case t.gone == nil:
+		if o.State == StateApplied {
+			o = c.appliedObservation(r, t.version)
+		}
 		c.rememberLocked(r, t, o.State == StateApplied)
 	case o.State == StateAbsent || o.State == StateApplied:
 		c.forgetLocked(r, *t.gone)

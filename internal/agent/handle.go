@@ -34,8 +34,8 @@ func (s *session) handle(ctx context.Context, at client.Ref) (client.Result, err
 	var late *timeoutError
 	s.judge(out, errors.As(out.Err, &late))
 	s.calls.settle(at, out.Verdict)
-	if out.Verdict == driver.VerdictDone {
-		s.touched()
+	if out.Verdict == driver.VerdictDone { // before the result is reported, which has the health
+		s.touched(at, wanted)
 	}
 	return result(out, wanted)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/pgreconciler/reconciler/client"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/pace"
 	"github.com/pgreconciler/reconciler/internal/throttle"
@@ -38,6 +39,10 @@ func (h health) told() (is *bool, ailment string) {
 
 // asks asks a driver for its health that can tell: now and then, and after calls.
 func (s *session) asks(ctx context.Context) {
+	if reporter, can := s.drv.(driver.ObjectHealthReporter); can {
+		s.asksObjects(ctx, reporter)
+		return
+	}
 	asked, can := s.drv.(driver.HealthReporter)
 	if !can {
 		return
@@ -81,8 +86,11 @@ func (s *session) ask(ctx context.Context, asked driver.HealthReporter) {
 	}
 }
 
-// touched notes that a call has changed the far side.
-func (s *session) touched() {
+// touched notes that a call has changed an object of the far side.
+func (s *session) touched(at client.Ref, wanted bool) {
+	if s.objects != nil {
+		s.objects.touch(at, wanted)
+	}
 	s.mu.Lock()
 	s.health.calls++
 	s.mu.Unlock()

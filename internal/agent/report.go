@@ -39,12 +39,14 @@ func (s *session) reports(ctx context.Context) {
 			sync.Reset(s.syncPause())
 			switch {
 			case s.lister == nil:
+				s.checkObjects()
 				reporter.inventory(ctx)
 			case !s.informer.Controls().Paused && (!first || s.lastSync().IsZero()):
 				s.controller.List()
 			}
 			first = false
 		case <-s.listed:
+			s.checkObjects()
 			reporter.inventory(ctx)
 		case <-s.news:
 			reporter.beat(ctx)

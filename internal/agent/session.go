@@ -50,6 +50,9 @@ func newSession(t *target, store *client.Store) *session {
 		s.lister = lister
 		opts = append(opts, client.ExistingObjects(s.existing))
 	}
+	if s.objects != nil {
+		opts = append(opts, client.Health(s.objects.of))
+	}
 	s.controller = client.NewTargetController(s.informer, s.handle, opts...)
 	return s
 }

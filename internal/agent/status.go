@@ -62,6 +62,9 @@ func (t *target) status() Target {
 	st := Target{
 		Target: t.cfg.Name, Driver: t.cfg.Driver, Healthy: t.health.is, LastReport: t.report, LastSync: t.synced, State: StateStarting,
 	}
+	if t.objects != nil {
+		st.Healthy = t.objects.healthy()
+	}
 	ailment := cmp.Or(t.unlist, t.blind, t.health.ailment)
 	t.mu.Unlock()
 	if s == nil {

@@ -56,6 +56,7 @@ type target struct {
 	blind     string    // why the watch fails again and again; "": it does not
 	unwatched int       // failures of the watch in a row
 	health    health
+	objects   *objectHealth // nil: the driver cannot tell that of objects
 }
 
 func newTarget(a *Agent, tc config.Target, m *metrics) (*target, error) {
@@ -63,6 +64,9 @@ func newTarget(a *Agent, tc config.Target, m *metrics) (*target, error) {
 		cfg: tc, drv: a.opts.Drivers[tc.Name], agent: a, log: a.opts.Logger.With("target", tc.Name), metrics: m,
 		breaker: throttle.NewBreaker(max(timeoutsLeast, tc.Concurrency)), rate: throttle.NewRate(tc.Rate),
 		calls: calls{open: map[client.Ref]attempt{}},
+	}
+	if _, can := t.drv.(driver.ObjectHealthReporter); can {
+		t.objects = newObjectHealth()
 	}
 	cfg := a.opts.Config.Agent
 	opts := []client.Option{

@@ -82,6 +82,34 @@ func TestRolloutFollowsAgents(t *testing.T) {
 	us.eventually(t, map[string]string{"app/3": `["v1", null]`})
 }
 
+// A rollout goes on when an agent reports what it brought as healthy. A client that reports no health holds nothing.
+func TestRolloutWaitsForObjectsBehindAnAgent(t *testing.T) {
+	t.Parallel()
+	w, place, _, us := regions(t)
+	asia := newWard(place)
+	w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(t, "asia"), acked(t, "eu"), acked(t, "us"))
+	address := w.address("streams.listen")
+	w.agent(address, "asia", asia)
+	w.follow(address, "eu")
+	w.agent(address, "us", us)
+	w.wait()
+	w.settled("app 1 t, app 2, app 3",
+		`SELECT string_agg(concat_ws(' ', resource, key, healthy), ', ' ORDER BY key) FROM reconciler.objects`)
+	require.Equal(t, "all healthy", w.waitHealthy("90 s"))
+
+	asia.is("1", state(driver.Progressing, "2 of 5 are ready"))
+	w.release()
+	w.settled("waiting for asia: not healthy: app 1: 2 of 5 are ready", euWaits)
+	w.settled("asia app 1 unhealthy 2 of 5 are ready", health+` WHERE key IS NOT NULL`)
+	asia.is("1", func(context.Context) (driver.ObjectHealth, error) { return driver.ObjectHealth{}, errors.New("no such object") })
+	w.settled("waiting for asia: not healthy: app 1: not known: no such object", euWaits)
+	require.Equal(t, "asia unhealthy app 1: not known: no such object", w.waitHealthy("3 s"))
+	asia.is("1", nil)
+	w.settled("completed", `SELECT state FROM reconciler.applies`)
+	require.Equal(t, "all healthy", w.waitHealthy("90 s"))
+	w.settled("all healthy", health)
+}
+
 // listed is a listing that notes when it was asked.
 type listed struct {
 	listing
