@@ -45,6 +45,9 @@ func Exercise(t *testing.T, newFixture func(t *testing.T) Fixture) {
 		{"WatchStopsWithItsContext", watchStops},
 		{"ChecksAWorkingTarget", checks},
 		{"ReportsTheHealthOfEachObject", reportsObjects},
+		{"DiffShowsWhatACallWouldChange", differs},
+		{"DiffHidesSecrets", diffHidesSecrets},
+		{"DiffOfATargetThatIsAwayIsAnError", diffAway},
 		{"ClosesUnused", func(*testing.T, *bench) {}},
 	} {
 		t.Run(part.name, func(t *testing.T) {

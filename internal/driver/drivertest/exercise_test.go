@@ -32,6 +32,12 @@ func TestExerciseReporting(t *testing.T) {
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).reportingFixture(t) })
 }
 
+func TestExerciseDiffing(t *testing.T) {
+	t.Parallel()
+
+	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).differingFixture(t) })
+}
+
 func TestExerciseWaiting(t *testing.T) {
 	t.Parallel()
 

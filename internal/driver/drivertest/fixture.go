@@ -48,6 +48,10 @@ type Fixture struct {
 	Touch func(t *testing.T, resource, key string)
 	// Break has an object fail in the target, so that an ObjectHealthReporter must not call it healthy. Nil: objects cannot fail there.
 	Break func(t *testing.T, resource, key string)
+	// Hide makes a spec of a secret value that the target keeps secret, so that a Differ must not show it. Nil: it keeps none.
+	Hide func(resource, key, secret string) string
+	// Away has the target answer nothing until the function that it returns is called. Only for a Differ; nil: that cannot be staged.
+	Away func(t *testing.T) (back func())
 	// Intact, if set, fails the test if anything outside the target was touched.
 	Intact func(t *testing.T)
 	// Secrets are values that the driver was given and that must not stand in any outcome.

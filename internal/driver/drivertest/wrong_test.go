@@ -30,11 +30,14 @@ func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
 		"an old confirmation counts", "an old confirmation counts later", "deletes do not wait", "looking confirms", "waiting names no pause", "all are confirmed at once",
 		"absent is healthy", "failed is healthy", "health is one for all objects", "health has an unknown state", "health has no reason", "health has a long reason",
 		"health of cut calls is healthy", "secrets are in the health", "asking makes objects", "applied is unhealthy",
+		"a diff applies", "a diff deletes", "a diff takes absent objects for equal", "a diff shows the whole object", "a diff remembers what was applied",
+		"a diff shows equal fields", "a diff shows secrets", "a diff of a delete is empty", "a diff deletes what is absent", "cut diffs are empty",
+		"a diff of a target that is away is told from memory", "a diff that failed has changes",
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
 
-			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Keeping|Waiting|Reporting)?$", "-test.failfast")
+			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Keeping|Waiting|Reporting|Diffing)?$", "-test.failfast")
 			suite.Env = append(os.Environ(), wrongDriver+"="+wrong)
 			output, err := suite.CombinedOutput()
 			var exit *exec.ExitError

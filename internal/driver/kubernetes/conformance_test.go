@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/drivertest"
+	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
 )
 
 // The suite's specs are kept in ConfigMaps, one for each object.
@@ -24,7 +26,7 @@ func TestConformance(t *testing.T) {
 		nameOf := func(resource, key string) string {
 			return "object-" + objectMark(driver.Ref{Target: "prod", Resource: resource, Key: key})
 		}
-		return drivertest.Fixture{
+		f := drivertest.Fixture{
 			Driver: c.Driver, Target: "prod", SpecMost: 900_000,
 			Wrap: func(resource, key, spec string) string {
 				text, err := json.Marshal(configMap(nameOf(resource, key), map[string]any{"spec": spec}))
@@ -54,6 +56,20 @@ func TestConformance(t *testing.T) {
 				}
 				return n
 			},
+			Hide: func(resource, key, secret string) string {
+				text, err := json.Marshal(map[string]any{
+					"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": nameOf(resource, key)}, "stringData": one(secret),
+				})
+				require.NoError(t, err)
+				return string(text)
+			},
 		}
+		if b.fake != nil {
+			f.Away = func(*testing.T) func() {
+				b.fake.Fail(func(*http.Request) *fakeapi.Failure { return &fakeapi.Failure{Abort: true} })
+				return func() { b.fake.Fail(nil) }
+			}
+		}
+		return f
 	})
 }
