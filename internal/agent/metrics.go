@@ -63,6 +63,8 @@ func (m *metrics) watch(reg prometheus.Registerer, t *target) {
 	gauge("pending", "Objects that wait for a call, or are called for.", func(s Target) float64 { return float64(s.Pending) })
 	gauge("failing", "Objects whose last call failed.", func(s Target) float64 { return float64(s.Failing) })
 	gauge("guard_held", "Deletes that wait for approval.", func(s Target) float64 { return float64(s.Held) })
+	gauge("contested", "Objects that are not repaired for a while because others change them again each time.",
+		func(Target) float64 { return float64(driver.ContestedBy(t.drv)) })
 	gauge("suspended", "1 while the agent makes no calls: the target is down, asks for none, or may still work on those of a killed agent.",
 		func(s Target) float64 { return truth(s.State == StateSuspended) })
 	gauge("refused", "1 while the server refuses to serve the target, or has another stream than the state.",

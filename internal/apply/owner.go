@@ -281,6 +281,7 @@ func (o *Owner) recordTrouble(ctx context.Context, shown string) error {
 	if ok {
 		text = cmp.Or(troubleOf(troubled), text)
 	}
+	o.cfg.Metrics.Contested.WithLabelValues(o.cfg.Name).Set(float64(driver.ContestedBy(o.cfg.Driver)))
 	if text == shown {
 		return nil
 	}

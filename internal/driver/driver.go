@@ -153,3 +153,10 @@ type Troubled interface {
 	// Trouble returns what fails, and nil when nothing does.
 	Trouble() error
 }
+
+// Contested is a driver that lets an object be for a while that others change again each time it is repaired. Its Trouble names one.
+type Contested interface {
+	Troubled
+	// Contested returns how many objects it lets be at the moment, for a metric.
+	Contested() int
+}

@@ -36,6 +36,14 @@ func Safely(call func() error) (err error) {
 	return call()
 }
 
+// ContestedBy returns how many objects a driver lets be; 0 for one that is not Contested.
+func ContestedBy(d Driver) (n int) {
+	if contested, ok := d.(Contested); ok {
+		_ = Safely(func() error { n = contested.Contested(); return nil }) // its Trouble panics, too
+	}
+	return n
+}
+
 // listSilence bounds how long a listing is waited for to name one more object: its target may have fallen silent for good.
 const listSilence = 15 * time.Minute
 

@@ -32,6 +32,7 @@ type Metrics struct {
 	Owned        *prometheus.GaugeVec     // target
 	CircuitOpen  *prometheus.GaugeVec     // target
 	GuardHeld    *prometheus.GaugeVec     // target
+	Contested    *prometheus.GaugeVec     // target
 	Cursor       *prometheus.GaugeVec     // target
 	LedgerWrites *prometheus.CounterVec   // target
 	ApplyTasks   *prometheus.CounterVec   // target, state
@@ -102,6 +103,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		Owned:        gauges("owned", "1 while this process owns the target.", "target"),
 		CircuitOpen:  gauges("circuit_open", "1 while the target is taken to be down.", "target"),
 		GuardHeld:    gauges("guard_held", "Deletes that wait for approve().", "target"),
+		Contested:    gauges("contested", "Objects that are not repaired for a while because others change them again each time.", "target"),
 		Cursor:       gauges("cursor_revision", "Revision up to which changes are recorded.", "target"),
 		LedgerWrites: counters("ledger_writes_total", "Ledger rows written or removed.", "target"),
 		ApplyTasks:   counters("apply_tasks_total", "Objects of applies by what came of them, as this process recorded it.", "target", "state"),
@@ -197,7 +199,7 @@ func (m *Metrics) Target(name string) {
 	for _, vec := range []*prometheus.CounterVec{m.Unchanged, m.LedgerWrites, m.SyncRows, m.WatchEvents} {
 		vec.WithLabelValues(name)
 	}
-	for _, vec := range []*prometheus.GaugeVec{m.InFlight, m.Owned, m.CircuitOpen, m.GuardHeld, m.Cursor, m.LastSync} {
+	for _, vec := range []*prometheus.GaugeVec{m.InFlight, m.Owned, m.CircuitOpen, m.GuardHeld, m.Contested, m.Cursor, m.LastSync} {
 		vec.WithLabelValues(name)
 	}
 	for _, state := range []string{"completed", "failed"} {

@@ -69,3 +69,20 @@ func TestDriversAreClosedTogether(t *testing.T) {
 	p.stop(t)
 	require.Empty(t, w.logged("driver_not_closed"))
 }
+
+// contested is a place where others change an object again each time.
+type contested struct{ *place }
+
+func (contested) Trouble() error { return errors.New("ConfigMap a: other changed .data.a") }
+func (contested) Contested() int { return 1 }
+
+func TestWhatOthersChangeAgainIsShown(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	p := w.start(named("eu", contested{newPlace()}))
+	w.settled("ConfigMap a: other changed .data.a", `SELECT trouble FROM reconciler.status WHERE target = 'eu'`)
+	w.settled("eu: ConfigMap a: other changed .data.a", `SELECT finding FROM reconciler.doctor() WHERE finding LIKE 'eu: %'`)
+	require.InDelta(t, 1, w.series("contested"), 0)
+	p.stop(t)
+	require.Zero(t, w.series("contested"))
+}

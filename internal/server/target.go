@@ -57,6 +57,7 @@ func (s *Server) runTarget(ctx context.Context, grant *lease.Grant) error {
 	log.Info("target_owned", "clean", grant.Clean, "fresh", grant.Fresh)
 	s.metrics.Owned.WithLabelValues(target.Name).Set(1)
 	defer s.metrics.Owned.WithLabelValues(target.Name).Set(0)
+	defer s.metrics.Contested.WithLabelValues(target.Name).Set(0)
 	defer s.setSynced(target.Name, false)
 	group, work := errgroup.WithContext(ctx)
 	group.Go(func() error { return owner.Run(work) })

@@ -75,6 +75,12 @@ func (c *cluster) Check(ctx context.Context) error {
 // Trouble returns what others change again each time it is repaired.
 func (c *cluster) Trouble() error { return c.fights.trouble() }
 
+// Contested returns how many members that are.
+func (c *cluster) Contested() int {
+	n, _ := c.fights.pausing()
+	return n
+}
+
 // Close closes idle connections.
 func (c *cluster) Close(context.Context) error {
 	c.http.CloseIdleConnections()

@@ -50,8 +50,9 @@ func (one *fight) reason(at place) error {
 		"list it in options.ignore, or stop the other", at, one.total, one.blame, one.pause)
 }
 
-// repaired counts a repair. What was left alone for twice the pause is no fight any more.
-func (f *fights) repaired(at place, blame string) {
+// repaired counts a repair, and returns why repairs pause from now on; nil: they do not. What was left alone for twice the pause is no
+// fight any more.
+func (f *fights) repaired(at place, blame string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
@@ -68,33 +69,40 @@ func (f *fights) repaired(at place, blame string) {
 	one.repairs = append(slices.DeleteFunc(one.repairs, func(t time.Time) bool { return now.Sub(t) > repairsWithin }), now)
 	one.total++
 	one.blame = blame
-	if one.pause > 0 || len(one.repairs) > repairsMost {
-		one.pause = min(max(2*one.pause, fightPauseLeast), fightPauseMost)
-		one.until = now.Add(one.pause)
+	if one.pause == 0 && len(one.repairs) <= repairsMost {
+		return nil
 	}
+	one.pause = min(max(2*one.pause, fightPauseLeast), fightPauseMost)
+	one.until = now.Add(one.pause)
+	return one.reason(at)
 }
 
-// trouble returns the fights that pause repairs at the moment.
-func (f *fights) trouble() error {
+// pausing returns how many fights pause repairs at the moment, and which is the first.
+func (f *fights) pausing() (n int, first error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var first place
-	n := 0
+	var least place
 	for at, one := range f.open {
 		if time.Until(one.until) <= 0 {
 			continue
 		}
-		if n++; n == 1 || at.compare(first) < 0 {
-			first = at
+		if n++; n == 1 || at.compare(least) < 0 {
+			least = at
 		}
 	}
-	switch n {
-	case 0:
-		return nil
-	case 1:
-		return f.open[first].reason(first)
+	if n > 0 {
+		first = f.open[least].reason(least)
 	}
-	return fmt.Errorf("%d objects are changed by others each time they are repaired; the first: %w", n, f.open[first].reason(first))
+	return n, first
+}
+
+// trouble returns the fights that pause repairs at the moment.
+func (f *fights) trouble() error {
+	n, first := f.pausing()
+	if n > 1 {
+		return fmt.Errorf("%d objects are changed by others each time they are repaired; the first: %w", n, first)
+	}
+	return first
 }
 
 // blame names who has changed a member, and a field: the manager that owned what we own again since it was repaired.

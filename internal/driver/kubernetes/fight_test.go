@@ -23,6 +23,7 @@ func TestAFightPausesRepairs(t *testing.T) {
 	c.done(t, "web", configMap("a", one("1")), configMap("b", one("1")))
 	for i := range repairsMost + 1 {
 		require.NoError(t, troubled.Trouble())
+		require.Zero(t, driver.ContestedBy(c.Driver))
 		b.edit(t, configMaps, "a", "other", fmt.Sprintf(`{"data": {"a": "other %d"}}`, i))
 		c.done(t, "web", configMap("a", one("1")), configMap("b", one("1")))
 	}
@@ -32,6 +33,7 @@ func TestAFightPausesRepairs(t *testing.T) {
 	requireOut(t, driver.VerdictRetryAfter, want, out)
 	require.Greater(t, out.After, fightPauseLeast/2)
 	require.EqualError(t, troubled.Trouble(), want)
+	require.Equal(t, 1, driver.ContestedBy(c.Driver))
 	require.Equal(t, one("other"), b.data(t, "a"))
 
 	c.done(t, "web", configMap("a", one("2")), configMap("b", one("1"))) // a change of the row is no repair

@@ -77,7 +77,9 @@ func (w *work) bring(m member) driver.Outcome {
 		switch {
 		case err == nil:
 			if same {
-				w.fights.repaired(t.at, w.blame(now, after))
+				if why := w.fights.repaired(t.at, w.blame(now, after)); why != nil {
+					w.log.Warn("repairs_pause", "resource", w.ref.Resource, "key", w.ref.Key, "error", why)
+				}
 			}
 			w.memory[t.at] = w.seen(t.at, after)
 			w.observed(t.at, after)
