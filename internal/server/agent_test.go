@@ -101,7 +101,9 @@ func TestRolloutWaitsForObjectsBehindAnAgent(t *testing.T) {
 	w.release()
 	w.settled("waiting for asia: not healthy: app 1: 2 of 5 are ready", euWaits)
 	w.settled("asia app 1 unhealthy 2 of 5 are ready", health+` WHERE key IS NOT NULL`)
-	asia.is("1", func(context.Context) (driver.ObjectHealth, error) { return driver.ObjectHealth{}, errors.New("no such object") })
+	asia.is("1", func(context.Context) (driver.ObjectHealth, error) {
+		return driver.ObjectHealth{}, errors.New("no such object")
+	})
 	w.settled("waiting for asia: not healthy: app 1: not known: no such object", euWaits)
 	require.Equal(t, "asia unhealthy app 1: not known: no such object", w.waitHealthy("3 s"))
 	asia.is("1", nil)
