@@ -73,7 +73,7 @@ func (w *work) bring(m member) driver.Outcome {
 		if out := w.fights.paused(t.at); same && out.Verdict != driver.VerdictDone {
 			return out
 		}
-		after, err := w.patch(t, uid, now)
+		after, err := w.patchOwned(t, uid, now)
 		switch {
 		case err == nil:
 			if same {
