@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
+	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes"
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
@@ -35,13 +36,20 @@ func (w *world) cluster() *cluster {
 		SELECT reconciler.track('app', 'apps', '{name}', $$'eu'$$, spec => $$(SELECT coalesce(jsonb_agg(jsonb_build_object('apiVersion', 'v1',
 			'kind', 'ConfigMap', 'metadata', jsonb_build_object('name', name || '-' || part), 'data', jsonb_build_object('image', image))), '[]')
 			FROM unnest(parts) AS part)$$)`)
+	d, admin := w.kubernetes()
+	return &cluster{w: w, driver: d, maps: admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")}
+}
+
+// kubernetes returns the driver of a cluster, and what its administrators use.
+func (w *world) kubernetes() (driver.Driver, dynamic.Interface) {
+	w.t.Helper()
 	server := fakeapi.New(w.t)
 	d, err := kubernetes.Kind().Open("eu", driver.Options{"kubeconfig": server.Kubeconfig(w.t), "force_managers": []any{"kubectl"}}, driver.Env{})
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { require.NoError(w.t, d.Close(context.Background())) })
 	admin, err := dynamic.NewForConfig(server.Config())
 	require.NoError(w.t, err)
-	return &cluster{w: w, driver: d, maps: admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")}
+	return d, admin
 }
 
 // has waits until the cluster has these ConfigMaps with these images, and no other.
@@ -138,4 +146,54 @@ func TestWatchRepairsClusterStateAtOnce(t *testing.T) {
 	c.has(all)
 	w.settled("api applied, web applied", appStates)
 	require.Equal(t, syncs, w.text(`SELECT count(*)::text FROM reconciler.sync_runs`))
+}
+
+// reconciler wait --healthy returns when the cluster's own controllers say so, also behind an agent.
+func TestWaitHealthyForADeployment(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(*world, driver.Driver){
+		"InTheDaemon": func(w *world, d driver.Driver) { w.start(named("eu", d)) },
+		"BehindAnAgent": func(w *world, d driver.Driver) {
+			w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(w.t, "eu"))
+			w.agent(w.address("streams.listen"), "eu", d)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := setup(t)
+			w.db.Exec(t, `CREATE TABLE apps (name text PRIMARY KEY, replicas int NOT NULL);
+				INSERT INTO apps VALUES ('api', 1), ('web', 2);
+				SELECT reconciler.track('app', 'apps', '{name}', $$'eu'$$, spec => $$jsonb_build_object('apiVersion', 'apps/v1', 'kind', 'Deployment',
+					'metadata', jsonb_build_object('name', name), 'spec', jsonb_build_object('replicas', replicas,
+					'selector', '{"matchLabels": {"a": "b"}}'::jsonb, 'template', '{"metadata": {"labels": {"a": "b"}},
+						"spec": {"containers": [{"name": "main", "image": "web:1"}]}}'::jsonb))$$)`)
+			d, admin := w.kubernetes()
+			deployments := admin.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}).Namespace("default")
+			report := func(name string, replicas int, reason string) {
+				t.Helper()
+				status := fmt.Sprintf(`{"status": {"observedGeneration": 1, "replicas": %[1]d, "updatedReplicas": %[1]d, "readyReplicas": %[1]d,
+					"availableReplicas": %[1]d, "conditions": [{"type": "Available", "status": "True"},
+					{"type": "Progressing", "status": "%[2]t", "reason": "%[3]s"}]}}`, replicas, reason == "", reason)
+				status = strings.NewReplacer(`"true"`, `"True"`, `"false"`, `"False"`).Replace(status)
+				_, err := deployments.Patch(t.Context(), name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
+				require.NoError(t, err)
+			}
+			run(w, d)
+			w.wait()
+			require.Contains(t, w.waitHealthy("3 s"), "Deployment.apps api in default: Replicas: 0/1")
+			report("api", 1, "")
+			report("web", 2, "ProgressDeadlineExceeded")
+			w.eventually("the failure has the name of the object", func() bool {
+				text := w.waitHealthy("3 s")
+				return strings.Contains(text, "Deployment.apps web in default: Progress deadline exceeded") && !strings.Contains(text, "api")
+			})
+			w.settled("app web Deployment.apps web in default: Progress deadline exceeded",
+				`SELECT concat_ws(' ', resource, key, reason) FROM reconciler.health WHERE key IS NOT NULL`)
+			done := make(chan string, 1)
+			go func() { done <- w.waitHealthy("90 s") }()
+			report("web", 2, "")
+			require.Equal(t, "all healthy", <-done)
+			w.settled("all healthy", health)
+		})
+	}
 }
