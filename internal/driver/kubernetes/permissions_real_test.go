@@ -5,6 +5,8 @@ package kubernetes
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,8 +26,46 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// robot makes a service account with the roles of a text but for one verb, and returns the path of its kubeconfig.
-func (b *bed) robot(t *testing.T, text, without string) string {
+// right is one verb of a rule.
+type right struct {
+	manifest, rule int
+	verb, resource string
+}
+
+// roles is a role or a binding.
+type roles struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta `json:"metadata"`
+
+	Rules    []rbac.PolicyRule
+	Subjects []rbac.Subject
+	RoleRef  rbac.RoleRef
+}
+
+func readRoles(t *testing.T, text string) []roles {
+	t.Helper()
+	manifests := strings.Split(text, "---\n")
+	all := make([]roles, len(manifests))
+	for i, manifest := range manifests {
+		require.NoError(t, yaml.UnmarshalStrict([]byte(manifest), &all[i]))
+	}
+	return all
+}
+
+// rightsIn returns each verb of each rule.
+func rightsIn(all []roles) (rights []right) {
+	for i, one := range all {
+		for j, rule := range one.Rules {
+			for _, verb := range rule.Verbs {
+				rights = append(rights, right{manifest: i, rule: j, verb: verb, resource: rule.Resources[0]})
+			}
+		}
+	}
+	return rights
+}
+
+// robot makes a service account with roles but for one right, and returns the path of its kubeconfig.
+func (b *bed) robot(t *testing.T, all []roles, without right) string {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(b.kubeconfig)
 	require.NoError(t, err)
@@ -35,8 +75,13 @@ func (b *bed) robot(t *testing.T, text, without string) string {
 	require.NoError(t, err)
 	_, err = admin.CoreV1().ServiceAccounts(b.namespace).Create(t.Context(), &core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	for _, manifest := range strings.Split(text, "---\n") {
-		b.grant(t, admin, manifest, without)
+	if without.verb != "" {
+		rules := all[without.manifest].Rules
+		rules[without.rule].Verbs = slices.DeleteFunc(rules[without.rule].Verbs, func(verb string) bool { return verb == without.verb })
+		all[without.manifest].Rules = slices.DeleteFunc(rules, func(rule rbac.PolicyRule) bool { return len(rule.Verbs) == 0 })
+	}
+	for _, one := range all {
+		b.grant(t, admin, one)
 	}
 	token, err := admin.CoreV1().ServiceAccounts(b.namespace).CreateToken(t.Context(), "robot", &authentication.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -49,21 +94,8 @@ func (b *bed) robot(t *testing.T, text, without string) string {
 }
 
 // grant makes a role or a binding, and waits until the server knows what it allows.
-func (b *bed) grant(t *testing.T, admin *client.Clientset, manifest, without string) {
+func (b *bed) grant(t *testing.T, admin *client.Clientset, read roles) {
 	t.Helper()
-	var read struct {
-		metav1.TypeMeta
-		metav1.ObjectMeta `json:"metadata"`
-
-		Rules    []rbac.PolicyRule
-		Subjects []rbac.Subject
-		RoleRef  rbac.RoleRef
-	}
-	require.NoError(t, yaml.UnmarshalStrict([]byte(manifest), &read))
-	for i, rule := range read.Rules {
-		read.Rules[i].Verbs = slices.DeleteFunc(rule.Verbs, func(verb string) bool { return verb == without })
-	}
-	read.Rules = slices.DeleteFunc(read.Rules, func(rule rbac.PolicyRule) bool { return len(rule.Verbs) == 0 })
 	roles, about, opts, ctx := admin.RbacV1(), read.ObjectMeta, metav1.CreateOptions{}, t.Context()
 	var err error
 	switch read.Kind {
@@ -185,31 +217,38 @@ func (b *bed) watched(t *testing.T, c *caller) error {
 
 func TestPermissionsAreEnoughAndNoneTooMany(t *testing.T) {
 	t.Parallel()
+	manifests := []any{deployment("web", 1), configMap("a", one("1"))}
 	for _, everywhere := range []bool{true, false} {
-		for _, without := range append([]string{""}, verbs...) {
+		mode := "InGivenNamespaces"
+		if everywhere {
+			mode = "InAllNamespaces"
+		}
+		opened := func(t *testing.T, b *bed, more driver.Options) *caller {
+			t.Helper()
+			opts := driver.Options{}
+			if !everywhere {
+				opts["namespaces"] = []any{b.namespace}
+			}
+			maps.Copy(opts, more)
+			return b.open(t, "prod", opts)
+		}
+		text, notes := opened(t, newBed(t), nil).permissions(t, "robot", manifests...)
+		require.Empty(t, notes)
+		for _, without := range append([]right{{}}, rightsIn(readRoles(t, text))...) {
 			name := "WithAll"
-			if without != "" {
-				name = "Without" + capital(without)
+			if without.verb != "" {
+				name = fmt.Sprintf("Without%s%s%d.%d", capital(without.verb), capital(without.resource), without.manifest, without.rule)
 			}
-			if everywhere {
-				name += "InAllNamespaces"
-			}
-			t.Run(name, func(t *testing.T) {
+			t.Run(name+mode, func(t *testing.T) {
 				t.Parallel()
 				b := newBed(t)
-				opts := driver.Options{}
-				if !everywhere {
-					opts["namespaces"] = []any{b.namespace}
-				}
-				text, notes := b.open(t, "prod", opts).permissions(t, "robot", deployment("web", 1), configMap("a", one("1")))
-				require.Empty(t, notes)
-				opts["kubeconfig"] = b.robot(t, text, without)
-				err := b.work(t, b.open(t, "prod", opts))
-				if without == "" {
+				text, _ := opened(t, b, nil).permissions(t, "robot", manifests...)
+				err := b.work(t, opened(t, b, driver.Options{"kubeconfig": b.robot(t, readRoles(t, text), without)}))
+				if without.verb == "" {
 					require.NoError(t, err)
 					return
 				}
-				require.ErrorContains(t, err, `cannot `+without+` resource "`)
+				require.ErrorContains(t, err, `cannot `+without.verb+` resource "`+without.resource+`"`)
 			})
 		}
 	}
