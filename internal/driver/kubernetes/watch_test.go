@@ -73,7 +73,8 @@ func (w *watching) follows(b *bed, c *caller) {
 			require.Equal(w.t, "apps/marker", have)
 			return nil
 		default:
-			c.done(w.t, "marker", configMap("marker", one("0")))
+			// Another spec: the same one again and again would be a fight.
+			c.done(w.t, "marker", configMap("marker", one(fmt.Sprint("spec ", n))))
 			return errors.New("the watch has not named the marker")
 		}
 	}))
@@ -111,6 +112,7 @@ func TestWatchFollowsKindsThatCome(t *testing.T) {
 	w := c.watch(t)
 	w.follows(b, c)
 	c.done(t, "web", deployment("web", 1))
+	replicas := int64(1)
 	require.NoError(t, pgtest.Poll(t.Context(), callPatience, func() error { // the watch of a new kind begins with a list
 		b.edit(t, deployments, "web", "kubectl-edit", `{"spec": {"replicas": 7}}`)
 		for len(w.named) > 0 {
@@ -118,7 +120,8 @@ func TestWatchFollowsKindsThatCome(t *testing.T) {
 				return nil
 			}
 		}
-		c.done(t, "web", deployment("web", 1))
+		replicas++ // the same spec again and again would be a fight
+		c.done(t, "web", deployment("web", replicas))
 		return errors.New("the watch has not named the Deployment")
 	}))
 }
