@@ -56,7 +56,7 @@ test/versions: ## Run the tests that depend on the version of PostgreSQL: RECONC
 .PHONY: test/kubernetes
 test/kubernetes: ## Run the tests against a real Kubernetes API server, which the first run builds in ten minutes
 	RECONCILER_TEST_KUBERNETES=$$(./scripts/kubernetes.sh) && export RECONCILER_TEST_KUBERNETES && \
-	go test -race -timeout=10m -tags=kubernetes $(TEST_LOAD) $(TESTFLAGS) ./internal/driver/kubernetes/...
+	go test -race -timeout=10m -tags=kubernetes $(TEST_LOAD) $(TESTFLAGS) ./internal/driver/kubernetes/... ./examples/kubernetes
 
 .PHONY: setup
 setup: ## Install what the tests need: as root from Debian packages, otherwise it prints what is missing

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/examples/edge"
 	"github.com/pgreconciler/reconciler/examples/fleet"
+	"github.com/pgreconciler/reconciler/examples/kubernetes"
 	"github.com/pgreconciler/reconciler/examples/prometheus"
 )
 
@@ -38,6 +39,10 @@ func All() []Example {
 			seed: prometheus.Seed, config: prometheus.Config, dir: prometheus.Dir,
 		},
 		{Name: "edge", migrations: edge.Migrations, table: edge.VersionTable, seed: edge.Seed, config: edge.Config},
+		{
+			Name: "kubernetes", migrations: kubernetes.Migrations, table: kubernetes.VersionTable,
+			seed: kubernetes.Seed, config: kubernetes.Config, dir: kubernetes.Dir,
+		},
 	}
 }
 

@@ -45,7 +45,7 @@ func (a *app) devCommand() *cobra.Command {
 			"if wanted, seed.sql. Targets of the driver file are put below a directory for temporary files.",
 		Args: a.args(0, 0),
 	}
-	cmd.Flags().StringVar(&opts.example, "example", "fleet", "`NAME` of an example (fleet, prometheus, edge) or directory")
+	cmd.Flags().StringVar(&opts.example, "example", "fleet", "`NAME` of an example (fleet, prometheus, edge, kubernetes) or directory")
 	cmd.Flags().StringVar(&opts.image, "image", "", "Docker `IMAGE` of PostgreSQL to use, even where local binaries are")
 	cmd.Flags().BoolVar(&opts.keep, "keep", false, "leave the database's directory and the files when it ends")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -98,7 +98,7 @@ var misuses = map[string]struct {
 	"RefusesAConfigForDev": {
 		[]string{"dev", "-c", "x.yaml", "--example", "flet"},
 		"reconciler: 2 problems:\n  --config: dev brings its own configuration; --example takes a directory with one\n" +
-			"  --example: there is no example \"flet\": the examples are fleet, prometheus, edge, or a directory\nhint: see `reconciler dev --help`\n",
+			"  --example: there is no example \"flet\": the examples are fleet, prometheus, edge, kubernetes, or a directory\nhint: see `reconciler dev --help`\n",
 	},
 }
 

@@ -1,0 +1,113 @@
+package kubernetes_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/pgreconciler/reconciler/examples"
+	"github.com/pgreconciler/reconciler/examples/internal/exampletest"
+	"github.com/pgreconciler/reconciler/examples/kubernetes"
+	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
+)
+
+// reconcilerBinary is the command as users run it, built by TestMain.
+var reconcilerBinary string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "reconciler-example-")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		reconcilerBinary, err = exampletest.Build(context.Background(), dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return pgtest.Main(m)
+}
+
+// newCluster returns the kubeconfig of a new cluster: an API server in memory, or a real one with the build tag kubernetes.
+var newCluster = func(t *testing.T) string {
+	t.Helper()
+	return fakeapi.New(t).Kubeconfig(t)
+}
+
+// startPods has the pods of an app report that they are ready. It is nil where no controller makes pods.
+var startPods func(t *testing.T, cluster dynamic.Interface, app string)
+
+// world is the example at work: a daemon with the targets eu and us, and an agent of the target ap, each in a cluster.
+type world struct {
+	*exampletest.Database
+
+	url, dir string
+	clusters map[string]dynamic.Interface
+}
+
+var clusterNames = []string{"eu", "us", "ap"}
+
+func example(t *testing.T) examples.Example {
+	t.Helper()
+	e, err := examples.Find("kubernetes")
+	require.NoError(t, err)
+	return e
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{url: pgtest.New(t).URL, dir: t.TempDir(), clusters: map[string]dynamic.Interface{}}
+	w.Database = exampletest.New(t, w.url, example(t), nil)
+	require.NoError(t, example(t).Fill(t.Context(), w.SQL))
+	for _, name := range clusterNames {
+		w.clusters[name] = w.addCluster(t, name)
+	}
+	env := []string{"RECONCILER_LISTEN=off"}
+	daemon := exampletest.Start(t, append(env, "RECONCILER_STREAMS_LISTEN=127.0.0.1:0"), reconcilerBinary, "run", "-c", w.config(t))
+	address := daemon.Printed(t, `key=streams\.listen address=(\S+)`, patience)
+	agent := strings.NewReplacer(kubernetes.Dir, w.dir, "127.0.0.1:8081", address).Replace(kubernetes.AgentConfig)
+	file := filepath.Join(w.dir, "agent.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(agent), 0o600))
+	exampletest.Start(t, env, reconcilerBinary, "agent", "--config", file)
+	return w
+}
+
+// config writes the example's config for the world's database and clusters, and returns its path.
+func (w *world) config(t *testing.T) string {
+	t.Helper()
+	text, err := example(t).Config(w.url, w.dir)
+	require.NoError(t, err)
+	file := filepath.Join(w.dir, "reconciler.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
+// addCluster starts a cluster, and puts its kubeconfig where the configs have it.
+func (w *world) addCluster(t *testing.T, name string) dynamic.Interface {
+	t.Helper()
+	text, err := os.ReadFile(newCluster(t))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(w.dir, name+".kubeconfig"), text, 0o600))
+	config, err := clientcmd.RESTConfigFromKubeConfig(text)
+	require.NoError(t, err)
+	config.QPS = -1
+	client, err := dynamic.NewForConfig(rest.CopyConfig(config))
+	require.NoError(t, err)
+	return client
+}
+
+// settled waits until every cluster has what the rows want.
+func (w *world) settled(t *testing.T) {
+	t.Helper()
+	require.Empty(t, exampletest.Rows[string](t, w.Database, "SELECT w::text FROM reconciler.wait('2 minutes') AS w"))
+}
