@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pgreconciler/reconciler/examples"
@@ -44,8 +43,15 @@ var newCluster = func(t *testing.T) string {
 	return fakeapi.New(t).Kubeconfig(t)
 }
 
-// startPods has the pods of an app report that they are ready. It is nil where no controller makes pods.
-var startPods func(t *testing.T, cluster dynamic.Interface, app string)
+// These are nil on an API server in memory, which has neither controllers nor access control.
+var (
+	// startPods has the pods of an app report that they are ready.
+	startPods func(t *testing.T, cluster dynamic.Interface, app string)
+	// admitted waits for a pod of the daemon, and one of the agent.
+	admitted func(t *testing.T, cluster dynamic.Interface)
+	// restrict replaces the credentials in a kubeconfig file by those of a service account with these roles and no others.
+	restrict func(t *testing.T, kubeconfig, roles string)
+)
 
 // world is the example at work: a daemon with the targets eu and us, and an agent of the target ap, each in a cluster.
 type world struct {
@@ -72,6 +78,9 @@ func newWorld(t *testing.T) *world {
 	for _, name := range clusterNames {
 		w.clusters[name] = w.addCluster(t, name)
 	}
+	if restrict != nil {
+		w.restrictAll(t)
+	}
 	env := []string{"RECONCILER_LISTEN=off"}
 	daemon := exampletest.Start(t, append(env, "RECONCILER_STREAMS_LISTEN=127.0.0.1:0"), reconcilerBinary, "run", "-c", w.config(t))
 	address := daemon.Printed(t, `key=streams\.listen address=(\S+)`, patience)
@@ -80,6 +89,17 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, os.WriteFile(file, []byte(agent), 0o600))
 	exampletest.Start(t, env, reconcilerBinary, "agent", "--config", file)
 	return w
+}
+
+// restrictAll has all clusters used with the roles that reconciler prints.
+func (w *world) restrictAll(t *testing.T) {
+	t.Helper()
+	for _, name := range clusterNames {
+		kubeconfig := filepath.Join(w.dir, name+".kubeconfig")
+		prefix := "RECONCILER_TARGETS_" + strings.ToUpper(name)
+		env := []string{prefix + "_DRIVER=kubernetes", prefix + `_OPTIONS={"kubeconfig": "` + kubeconfig + `"}`}
+		restrict(t, kubeconfig, output(t, env, "kubernetes", "rbac", name, "-c", w.config(t)))
+	}
 }
 
 // config writes the example's config for the world's database and clusters, and returns its path.
@@ -98,10 +118,15 @@ func (w *world) addCluster(t *testing.T, name string) dynamic.Interface {
 	text, err := os.ReadFile(newCluster(t))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(w.dir, name+".kubeconfig"), text, 0o600))
-	config, err := clientcmd.RESTConfigFromKubeConfig(text)
+	return clientOf(t, filepath.Join(w.dir, name+".kubeconfig"))
+}
+
+func clientOf(t *testing.T, kubeconfig string) dynamic.Interface {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	require.NoError(t, err)
 	config.QPS = -1
-	client, err := dynamic.NewForConfig(rest.CopyConfig(config))
+	client, err := dynamic.NewForConfig(config)
 	require.NoError(t, err)
 	return client
 }

@@ -3,14 +3,18 @@
 package kubernetes_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	authentication "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	client "k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/kubetest"
 )
@@ -44,5 +48,35 @@ func init() {
 			wanted, _, _ := unstructured.NestedInt64(live.Object, "spec", "replicas")
 			return observed == live.GetGeneration() && updated == wanted && available == wanted && total == wanted
 		}, patience, poll)
+	}
+	admitted = func(t *testing.T, cluster dynamic.Interface) {
+		t.Helper()
+		for _, app := range []string{"reconciler", "reconciler-agent"} {
+			require.Eventually(t, func() bool {
+				all, err := cluster.Resource(pods).Namespace("reconciler").List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + app})
+				require.NoError(t, err)
+				return len(all.Items) > 0
+			}, patience, poll)
+		}
+	}
+	restrict = func(t *testing.T, kubeconfig, roles string) {
+		t.Helper()
+		cluster := clientOf(t, kubeconfig)
+		const account = `{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reconciler", "namespace": "default"}}`
+		for one := range strings.SplitSeq(account+"\n---\n"+roles, "---\n") {
+			apply(t, cluster, one)
+		}
+		config, err := clientcmd.LoadFromFile(kubeconfig)
+		require.NoError(t, err)
+		rest, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+		require.NoError(t, err)
+		admin, err := client.NewForConfig(rest)
+		require.NoError(t, err)
+		token, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "reconciler", &authentication.TokenRequest{}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		for _, user := range config.AuthInfos {
+			user.Token = token.Status.Token
+		}
+		require.NoError(t, clientcmd.WriteToFile(*config, kubeconfig))
 	}
 }

@@ -61,6 +61,8 @@ func builtin() map[schema.GroupVersionResource]*kind {
 	add("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", "networkpolicy", true, false)
 	add("rbac.authorization.k8s.io", "v1", "Role", "roles", "role", true, false)
 	add("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", "clusterrole", false, false)
+	add("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", "rolebinding", true, false)
+	add("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", "clusterrolebinding", false, false)
 	add(crdGroup, "v1", "CustomResourceDefinition", crdResource, "customresourcedefinition", false, true)
 	return served
 }
