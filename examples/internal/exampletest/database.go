@@ -16,7 +16,7 @@ import (
 	"github.com/pgreconciler/reconciler/examples"
 )
 
-// Database is a database with the schema of one example.
+// Database is a database, usually with the schema of one example.
 type Database struct {
 	SQL *sql.DB
 
@@ -26,6 +26,14 @@ type Database struct {
 
 // New puts the example's schema, without rows, into a database that has reconciler's. Its sessions get these settings.
 func New(t testing.TB, databaseURL string, e examples.Example, settings map[string]string) *Database {
+	t.Helper()
+	db := Connect(t, databaseURL, settings)
+	require.NoError(t, e.Up(t.Context(), db.SQL))
+	return db
+}
+
+// Connect returns a database as it is. Its sessions get these settings.
+func Connect(t testing.TB, databaseURL string, settings map[string]string) *Database {
 	t.Helper()
 	location, err := url.Parse(databaseURL)
 	require.NoError(t, err)
@@ -44,7 +52,6 @@ func New(t testing.TB, databaseURL string, e examples.Example, settings map[stri
 	}
 	db.SQL = stdlib.OpenDB(*config)
 	t.Cleanup(func() { require.NoError(t, db.SQL.Close()) })
-	require.NoError(t, e.Up(t.Context(), db.SQL))
 	return db
 }
 
