@@ -93,24 +93,17 @@ func TestPageIsTrue(t *testing.T) {
 	require.NotEqual(t, before, w.field(t, "prod", deployments, "web", "spec", "template", "metadata", "annotations", "checksum/settings"))
 
 	w.findsByApplySet(t)
-	w.Exec(t, "SELECT reconciler.pause('prod')")
-	w.Exec(t, "UPDATE apps SET replicas = 5 WHERE cluster = 'prod'")
-	shown := blocks(t, "console")[0]
-	command, want, _ := strings.Cut(shown, "\n")
-	diff := exec.CommandContext(t.Context(), reconcilerBinary, append(strings.Fields(command)[2:], "-c", config)...)
-	output, err := diff.Output()
-	require.EqualError(t, err, "exit status 1")
-	_, want, _ = strings.Cut(want, "\n") // the first line has the reason, which is the pause here
-	_, fields, _ := strings.Cut(string(output), "\n")
-	require.Equal(t, want, fields)
-	w.Exec(t, "SELECT reconciler.resume('prod')")
-	w.settled(t)
-
 	w.typed(t, sql[rollout])
 	require.Eventually(t, func() bool {
 		detail := exampletest.Rows[string](t, w.Database, "SELECT coalesce(max(detail), '') FROM reconciler.apply_targets WHERE target = 'prod'")[0]
 		return strings.HasPrefix(detail, "waiting for staging: not healthy: app staging/web: ")
 	}, patience, poll)
+	shown := blocks(t, "console")[0]
+	command, want, _ := strings.Cut(shown, "\n")
+	diff := exec.CommandContext(t.Context(), reconcilerBinary, append(strings.Fields(command)[2:], "-c", config)...)
+	output, err := diff.Output()
+	require.EqualError(t, err, "exit status 1")
+	require.Equal(t, want, string(output))
 	require.Equal(t, "web:1", w.container(t, "prod", "web")["image"])
 	require.Equal(t, "web:2", w.container(t, "staging", "web")["image"])
 	for _, block := range sql[rollout+1:] {
