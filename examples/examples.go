@@ -41,7 +41,7 @@ func All() []Example {
 		{Name: "edge", migrations: edge.Migrations, table: edge.VersionTable, seed: edge.Seed, config: edge.Config},
 		{
 			Name: "kubernetes", migrations: kubernetes.Migrations, table: kubernetes.VersionTable,
-			seed: kubernetes.Seed, config: kubernetes.Config, dir: kubernetes.Dir,
+			seed: kubernetes.Seed, config: kubernetes.Config, // its directory has your kubeconfig files, and stays
 		},
 	}
 }

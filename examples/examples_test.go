@@ -31,11 +31,11 @@ func TestFindNamesTheExamplesThatThereAre(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	targets := map[string]map[string]string{ // name of a target -> its directory, or file, below the given one
+	targets := map[string]map[string]string{ // name of a target -> its directory below the given one
 		"fleet":      {"eu-west": "/eu-west", "us-east": "/us-east", "ap-south": "/ap-south"},
 		"prometheus": {"prometheus": ""},
 		"edge":       {},
-		"kubernetes": {"eu": "/eu.kubeconfig", "us": "/us.kubeconfig"},
+		"kubernetes": {"eu": "", "us": ""},
 	}
 
 	t.Run("IsValidAsItStandsInTheRepository", func(t *testing.T) {
@@ -65,12 +65,18 @@ func TestConfig(t *testing.T) {
 				if target.Driver == "stream" {
 					continue
 				}
-				option := map[string]string{"file": "dir", "kubernetes": "kubeconfig"}[target.Driver]
-				got[target.Name], _ = target.Options[option].(string)
+				if target.Driver == "kubernetes" {
+					require.Equal(t, "/tmp/kubernetes-clusters/"+target.Name+".kubeconfig", target.Options["kubeconfig"])
+					continue
+				}
+				require.Equal(t, "file", target.Driver)
+				got[target.Name], _ = target.Options["dir"].(string)
 			}
 			want := map[string]string{}
 			for name, below := range targets[e.Name] {
-				want[name] = dir + below
+				if e.Name != "kubernetes" {
+					want[name] = dir + below
+				}
 			}
 			require.Equal(t, want, got)
 		}

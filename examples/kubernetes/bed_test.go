@@ -105,8 +105,9 @@ func (w *world) restrictAll(t *testing.T) {
 // config writes the example's config for the world's database and clusters, and returns its path.
 func (w *world) config(t *testing.T) string {
 	t.Helper()
-	text, err := example(t).Config(w.url, w.dir)
+	text, err := example(t).Config(w.url, "")
 	require.NoError(t, err)
+	text = strings.ReplaceAll(text, kubernetes.Dir, w.dir)
 	file := filepath.Join(w.dir, "reconciler.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
