@@ -109,7 +109,8 @@ func TestDeployedRoles(t *testing.T) {
 	kubeconfig := newCluster(t)
 	for _, target := range []string{"eu", "ap"} {
 		config := filepath.Join(t.TempDir(), "reconciler.yaml")
-		text := fmt.Sprintf("database_url: %q\ntargets: [{name: %s, driver: kubernetes, options: {namespace: reconciler, kubeconfig: %q}}]\n", url, target, kubeconfig)
+		text := fmt.Sprintf("database_url: %q\ntargets: [{name: %s, driver: kubernetes, options: {namespace: reconciler, kubeconfig: %q}}]\n",
+			url, target, kubeconfig)
 		require.NoError(t, os.WriteFile(config, []byte(text), 0o600))
 		printed := output(t, nil, "kubernetes", "rbac", target, "--config", config)
 		file := deploy + "rbac-" + target + ".yaml"

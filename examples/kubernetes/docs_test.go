@@ -95,8 +95,7 @@ func TestPageIsTrue(t *testing.T) {
 	w.findsByApplySet(t)
 	w.typed(t, sql[rollout])
 	require.Eventually(t, func() bool {
-		detail := exampletest.Rows[string](t, w.Database, "SELECT coalesce(max(detail), '') FROM reconciler.apply_targets WHERE target = 'prod'")[0]
-		return strings.HasPrefix(detail, "waiting for staging: not healthy: app staging/web: ")
+		return strings.HasPrefix(w.detail(t, "prod"), "waiting for staging: not healthy: app staging/web: ")
 	}, patience, poll)
 	shown := blocks(t, "console")[0]
 	command, want, _ := strings.Cut(shown, "\n")

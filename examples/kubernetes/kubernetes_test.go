@@ -108,7 +108,7 @@ func TestReadmeIsTrue(t *testing.T) {
 	w.Exec(t, strings.Join(blocks[5], ";\n")) // a release, cluster by cluster
 	const waits = "waiting for eu: not healthy: workload eu/shop/web: "
 	require.Eventually(t, func() bool {
-		return strings.HasPrefix(exampletest.Rows[string](t, w.Database, "SELECT coalesce(max(detail), '') FROM reconciler.apply_targets WHERE target = 'us'")[0], waits)
+		return strings.HasPrefix(w.detail(t, "us"), waits)
 	}, patience, poll)
 	images := func() (all []any) {
 		for _, cluster := range clusterNames {
@@ -122,6 +122,12 @@ func TestReadmeIsTrue(t *testing.T) {
 	w.settled(t)
 	require.Equal(t, []any{released, released, released}, images())
 	w.compare(t)
+}
+
+// detail returns what an operation of the newest rollout waits for.
+func (w *world) detail(t *testing.T, target string) string {
+	t.Helper()
+	return exampletest.Rows[string](t, w.Database, "SELECT coalesce(max(detail), '') FROM reconciler.apply_targets WHERE target = $1", target)[0]
 }
 
 // compare fails unless the clusters have the manifests of all rows, and no object of another placement.

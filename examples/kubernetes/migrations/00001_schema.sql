@@ -46,39 +46,44 @@ CREATE TABLE kubernetes.placements (
     CHECK (max_replicas >= min_replicas)
 );
 COMMENT ON TABLE kubernetes.placements IS 'One row for each app in each cluster.';
-COMMENT ON COLUMN kubernetes.placements.env IS 'Environment variables of this app here: they win over those of the cluster, and these over those of the app.';
+COMMENT ON COLUMN kubernetes.placements.env IS
+    'Environment variables of this app here. They win over those of the cluster, and these over those of the app.';
 
 -- The rows of a cluster, in the order of the key, for syncs; and those of an app, for its changes.
 CREATE INDEX placements_cluster ON kubernetes.placements (cluster, team, app);
 
--- The manifests of a placement. The HorizontalPodAutoscaler decides on the number of replicas, so the Deployment names none.
+-- The manifests of a placement. The HorizontalPodAutoscaler decides on the replicas, so the Deployment names no number.
 CREATE VIEW kubernetes.workloads AS
 SELECT p.team, p.app, p.cluster, NOT c.drained AS placed,
     jsonb_build_array(
-        jsonb_build_object('apiVersion', 'apps/v1', 'kind', 'Deployment', 'metadata', m.metadata, 'spec', jsonb_build_object(
-            'selector', jsonb_build_object('matchLabels', m.labels),
-            'template', jsonb_build_object(
-                'metadata', jsonb_build_object('labels', m.labels),
-                'spec', jsonb_build_object('containers', jsonb_build_array(jsonb_build_object(
-                    'name', 'main',
-                    'image', a.image,
-                    'env', m.env,
-                    'ports', jsonb_build_array(jsonb_build_object('name', 'http', 'containerPort', a.port)),
-                    'resources', jsonb_build_object('requests', jsonb_build_object('cpu', a.cpu, 'memory', a.memory)))))))),
-        jsonb_build_object('apiVersion', 'v1', 'kind', 'Service', 'metadata', m.metadata, 'spec', jsonb_build_object(
-            'selector', m.labels,
-            'ports', jsonb_build_array(jsonb_build_object('name', 'http', 'port', 80, 'targetPort', 'http')))),
-        jsonb_build_object('apiVersion', 'autoscaling/v2', 'kind', 'HorizontalPodAutoscaler', 'metadata', m.metadata, 'spec',
+        jsonb_build_object('apiVersion', 'apps/v1', 'kind', 'Deployment', 'metadata', m.metadata, 'spec',
             jsonb_build_object(
+                'selector', jsonb_build_object('matchLabels', m.labels),
+                'template', jsonb_build_object(
+                    'metadata', jsonb_build_object('labels', m.labels),
+                    'spec', jsonb_build_object('containers', jsonb_build_array(jsonb_build_object(
+                        'name', 'main',
+                        'image', a.image,
+                        'env', m.env,
+                        'ports', jsonb_build_array(jsonb_build_object('name', 'http', 'containerPort', a.port)),
+                        'resources', jsonb_build_object(
+                            'requests', jsonb_build_object('cpu', a.cpu, 'memory', a.memory)))))))),
+        jsonb_build_object('apiVersion', 'v1', 'kind', 'Service', 'metadata', m.metadata, 'spec',
+            jsonb_build_object(
+                'selector', m.labels,
+                'ports', jsonb_build_array(jsonb_build_object('name', 'http', 'port', 80, 'targetPort', 'http')))),
+        jsonb_build_object('apiVersion', 'autoscaling/v2', 'kind', 'HorizontalPodAutoscaler', 'metadata', m.metadata,
+            'spec', jsonb_build_object(
                 'scaleTargetRef', jsonb_build_object('apiVersion', 'apps/v1', 'kind', 'Deployment', 'name', p.app),
                 'minReplicas', p.min_replicas,
                 'maxReplicas', p.max_replicas,
                 'metrics', '[{"type": "Resource", "resource":
                     {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}}]'::jsonb)),
-        jsonb_build_object('apiVersion', 'networking.k8s.io/v1', 'kind', 'NetworkPolicy', 'metadata', m.metadata, 'spec',
-            jsonb_build_object(
+        jsonb_build_object('apiVersion', 'networking.k8s.io/v1', 'kind', 'NetworkPolicy', 'metadata', m.metadata,
+            'spec', jsonb_build_object(
                 'podSelector', jsonb_build_object('matchLabels', m.labels),
-                'ingress', jsonb_build_array(jsonb_build_object('ports', jsonb_build_array(jsonb_build_object('port', 'http'))))))
+                'ingress', jsonb_build_array(jsonb_build_object(
+                    'ports', jsonb_build_array(jsonb_build_object('port', 'http'))))))
     ) AS spec
 FROM kubernetes.placements p
 JOIN kubernetes.apps a ON a.team = p.team AND a.name = p.app
@@ -90,7 +95,8 @@ CROSS JOIN LATERAL (
         (SELECT coalesce(jsonb_agg(jsonb_build_object('name', key, 'value', value) ORDER BY key), '[]')
          FROM jsonb_each_text(a.env || c.env || p.env)) AS env
 ) AS m;
-COMMENT ON VIEW kubernetes.workloads IS 'One row for each app in each cluster: Deployment, Service, HorizontalPodAutoscaler and NetworkPolicy.';
+COMMENT ON VIEW kubernetes.workloads IS
+    'One row for each app in each cluster: Deployment, Service, HorizontalPodAutoscaler and NetworkPolicy.';
 
 -- +goose Down
 DROP SCHEMA kubernetes CASCADE;

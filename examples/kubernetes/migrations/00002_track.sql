@@ -1,7 +1,7 @@
 -- +goose Up
 
--- One resource for namespaces, and another one for what is in them: an app that goes never takes a namespace with it. The target NULL
--- means every target.
+-- One resource for namespaces, and another one for what is in them: an app that goes never takes a namespace
+-- with it. The target NULL means every target.
 SELECT reconciler.track(
     'namespace', 'kubernetes.teams',
     key    => '{name}',
