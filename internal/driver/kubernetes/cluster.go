@@ -52,7 +52,7 @@ func newCluster(target string, config *rest.Config, s settings, log *slog.Logger
 		c.full, err = dynamic.NewForConfigAndClient(config, c.http)
 	}
 	if err == nil {
-		c.mapper, err = newMapper(config, c.http)
+		c.mapper, err = newMapper(config, c.http, discoverTimeout)
 	}
 	if err != nil {
 		return nil, driver.Problems{{Path: "options.kubeconfig", Text: fmt.Sprintf("cannot be used: %s", err)}}

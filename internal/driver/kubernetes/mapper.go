@@ -38,10 +38,10 @@ type mapper struct {
 	at     time.Time
 }
 
-func newMapper(config *rest.Config, client *http.Client) (*mapper, error) {
-	config = rest.CopyConfig(config)
-	config.Timeout = discoverTimeout
-	d, err := discovery.NewDiscoveryClientForConfigAndClient(config, client)
+func newMapper(config *rest.Config, client *http.Client, timeout time.Duration) (*mapper, error) {
+	bounded := *client
+	bounded.Timeout = timeout // that of config counts for nothing where the client is given
+	d, err := discovery.NewDiscoveryClientForConfigAndClient(config, &bounded)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // by the caller
 	}
