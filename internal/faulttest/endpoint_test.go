@@ -1,6 +1,7 @@
 package faulttest_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +28,7 @@ type endpoint struct {
 	journal *journal
 	server  *http.Server
 	url     string
+	cluster *kubeCluster // nil: it is a webhook
 
 	mu      sync.Mutex // guards what follows
 	r       *rand.Rand
@@ -38,16 +41,21 @@ type endpoint struct {
 	counts  map[string]int       // what was done to calls
 }
 
-func newEndpoint(p *plan, number int, j *journal) (*endpoint, error) {
+func newEndpoint(w *world, number int) (*endpoint, error) {
+	p := w.plan
 	e := &endpoint{
-		plan: p.Targets[number], journal: j, r: p.stream(100 + uint64(number)), share: p.Targets[number].Share,
+		plan: p.Targets[number], journal: &w.journal, r: p.stream(100 + uint64(number)), share: p.Targets[number].Share,
 		objects: map[object]string{}, newest: map[object][2]int64{}, busy: map[object]chan bool{}, counts: map[string]int{},
+	}
+	if e.plan.Driver == "kubernetes" {
+		e.cluster = newKubeCluster(w, e)
+		return e, nil
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	e.url = "http://" + l.Addr().String() + "/objects"
+	e.url = "http://" + l.Addr().String()
 	e.server = &http.Server{Handler: e, ReadHeaderTimeout: time.Minute}
 	go func() { _ = e.server.Serve(l) }() // until close
 	return e, nil
@@ -83,12 +91,16 @@ type message struct {
 
 // versions returns the rows that a spec says it was made from.
 func (m message) versions() map[component]int64 {
+	state := m.Spec
+	if manifests := []kubeObject(nil); json.Unmarshal(m.Spec, &manifests) == nil && len(manifests) > 0 {
+		state = json.RawMessage(manifests[0].Data["state"])
+	}
 	var spec struct {
 		Version          int64  `json:"version"`
 		Workspace        *int64 `json:"workspace"`
 		WorkspaceVersion int64  `json:"workspace_version"`
 	}
-	if m.Spec == nil || json.Unmarshal(m.Spec, &spec) != nil {
+	if json.Unmarshal(state, &spec) != nil {
 		return nil
 	}
 	rows := map[component]int64{{m.Resource, m.Key}: spec.Version}
@@ -114,7 +126,7 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	how := e.chance(m)
-	outcome, gone := e.act(w, r, m, how, c, done)
+	outcome, gone := e.act(w, r, how, done, func() (string, *httptest.ResponseRecorder) { return e.take(m, c), nil })
 	e.mu.Lock()
 	e.counts[how]++
 	e.mu.Unlock()
@@ -152,6 +164,7 @@ const (
 	callDown    = "401"
 	call500     = "500"
 	call503     = "503"
+	call429     = "429"
 	call400     = "400"
 	callSlow    = "slow"
 	callHang    = "hang"
@@ -171,6 +184,9 @@ func (e *endpoint) chance(m message) string {
 	if isProbe(m.Resource, m.Key) || e.r.Float64() >= e.share {
 		return callOK
 	}
+	if e.cluster != nil && e.r.IntN(10) == 0 {
+		return call429
+	}
 	return callFaults[e.r.IntN(len(callFaults))]
 }
 
@@ -178,8 +194,11 @@ func isProbe(resource, key string) bool {
 	return resource == "num" && strings.HasPrefix(key, "9") && len(key) == 9
 }
 
-// act answers a call. A call whose client has gone takes no effect any more.
-func (e *endpoint) act(w http.ResponseWriter, r *http.Request, m message, how string, c *call, done func()) (outcome string, gone bool) {
+// act answers a call. A call whose client has gone takes no effect any more. effect returns why the call is refused, and the answer, if
+// it is not that of a webhook.
+func (e *endpoint) act(
+	w http.ResponseWriter, r *http.Request, how string, done func(), effect func() (refused string, answer *httptest.ResponseRecorder),
+) (outcome string, gone bool) {
 	defer done()
 	e.mu.Lock()
 	slow := e.slow
@@ -195,6 +214,10 @@ func (e *endpoint) act(w http.ResponseWriter, r *http.Request, m message, how st
 	case call503:
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "busy", http.StatusServiceUnavailable)
+		return how, false
+	case call429:
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "too many", http.StatusTooManyRequests)
 		return how, false
 	case call400:
 		http.Error(w, "I do not like it", http.StatusBadRequest)
@@ -215,26 +238,40 @@ func (e *endpoint) act(w http.ResponseWriter, r *http.Request, m message, how st
 	if r.Context().Err() != nil {
 		return how + ", client gone", true
 	}
-	refused := e.take(m, c)
+	refused, answer := effect()
 	switch {
 	case refused != "":
 		http.Error(w, refused, http.StatusConflict)
 		return refused, false
 	case how == callCutLate:
-		hangUp(w)
+		hangUpInside(w, answer)
 		return how, true
 	case how == callLie:
 		http.Error(w, "broken, or is it", http.StatusInternalServerError)
 		return how, false
 	}
-	w.WriteHeader(http.StatusNoContent)
+	if answer == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return how, false
+	}
+	maps.Copy(w.Header(), answer.Header())
+	w.WriteHeader(answer.Code)
+	_, _ = w.Write(answer.Body.Bytes()) // the client may have gone
 	return how, false
 }
 
-func hangUp(w http.ResponseWriter) {
+func hangUp(w http.ResponseWriter) { hangUpInside(w, nil) }
+
+// hangUpInside closes the connection after some bytes of the answer, if there is one.
+func hangUpInside(w http.ResponseWriter, answer *httptest.ResponseRecorder) {
 	conn, _, err := w.(http.Hijacker).Hijack()
-	if err == nil {
-		conn.Close()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	var text bytes.Buffer
+	if answer != nil && answer.Result().Write(&text) == nil {
+		_, _ = conn.Write(text.Bytes()[:rand.IntN(text.Len())])
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 // judge asks every oracle.
 func (w *world) judge() {
 	found := w.compare()
-	calls := w.journal.all()
+	calls := w.calls()
 	w.lateOnes(found)
 	if len(found) > 0 && w.mayBeOverwritten(found, calls) {
 		w.count("repaired by a sync", len(found))
@@ -24,8 +24,9 @@ func (w *world) judge() {
 			w.violate("I1 rest", "it does not come to rest: %s", clip(said))
 		}
 		found = w.compare()
-		calls = w.journal.all()
+		calls = w.calls()
 	}
+	found = append(found, w.judgeClusters()...)
 	for i := range found {
 		found[i].Text += ", though wait() says that all is applied"
 	}

@@ -17,6 +17,7 @@ var (
 	flagWorlds = flag.Int("faults.worlds", 0, "how many worlds to run; 0: the seeds of the bounded run")
 	flagSeed   = flag.Uint64("faults.seed", 1, "seed of the first of -faults.worlds")
 	flagAgents = flag.Bool("faults.agents", false, "leave out seeds whose worlds have no agent")
+	flagKube   = flag.Bool("faults.kubernetes", false, "leave out seeds whose worlds have no target of the driver kubernetes")
 	flagLanes  = flag.Int("faults.lanes", 4, "how many worlds run side by side, each on a server of its own")
 	flagReport = flag.String("faults.report", "", "file for a report in JSON")
 	flagBinary = flag.String("faults.binary", "", "the reconciler to live with, instead of one built from this tree")

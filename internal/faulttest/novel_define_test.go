@@ -65,10 +65,10 @@ func (w *world) redefine(f fault) (end func()) {
 
 // extra is a resource whose rows novelties alone write: no transaction that is open stands in their way.
 var extra = &resource{
-	name: "extra", main: "extras", keys: "id", target: "place", running: "running", spec: "jsonb_build_object('version', version)",
+	name: "extra", main: "extras", keys: "id", target: "place", running: "running", spec: "test.spec('extra', id::text, jsonb_build_object('version', version))",
 	setup: `CREATE TABLE extras (id bigint PRIMARY KEY, place text NOT NULL, ` + columns + `);
 		SELECT test.watch('extras', 'extra');`,
-	rows: `SELECT place, ARRAY[id::text], jsonb_build_object('version', version)::text FROM extras WHERE running`,
+	rows: `SELECT place, ARRAY[id::text], test.spec('extra', id::text, jsonb_build_object('version', version))::text FROM extras WHERE running`,
 }
 
 // fillExtra writes many rows to the table of extra, after its resource was tracked if it is not, and says whether it could.

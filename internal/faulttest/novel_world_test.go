@@ -106,7 +106,7 @@ func (w *world) mayRemain(want, have map[object]string) {
 		return
 	}
 	last := map[object]call{}
-	for _, c := range w.journal.all() {
+	for _, c := range w.calls() {
 		last[c.Object] = c
 	}
 	for o := range have {

@@ -135,6 +135,7 @@ func newPlanOf(seed uint64, novel []string) *plan {
 	}
 	p.Disk = more.IntN(6) == 0
 	p.addAgents(p.stream(streamHosts))
+	p.addKubernetes(p.stream(streamKubernetes))
 	within := p.Lasts
 	p.addFaults(r)
 	if p.Disk {

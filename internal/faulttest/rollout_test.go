@@ -27,6 +27,8 @@ const (
 	streamAgent     = 317 // whether it waits for acknowledgement, and the lives of the agent
 	streamHosts     = 318 // which targets agents call, and (in the numbers that follow) what strikes each agent
 	streamHostile   = 302 // rows and settings
+	// which target is a Kubernetes cluster, and what people do to it
+	streamKubernetes = 330
 )
 
 // rolloutPoints are the crash points that only applies come to.

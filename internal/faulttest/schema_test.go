@@ -11,6 +11,7 @@ const memory = `
 CREATE SCHEMA test;
 CREATE SEQUENCE test.versions;
 CREATE SEQUENCE test.events;
+CREATE FUNCTION test.spec(resource text, key text, state jsonb) RETURNS jsonb IMMUTABLE LANGUAGE sql AS 'SELECT state';
 CREATE TABLE test.history (
     seq bigint NOT NULL DEFAULT nextval('test.events'), xid xid8 NOT NULL DEFAULT pg_current_xact_id(), tab text NOT NULL, old jsonb, new jsonb,
     silent boolean NOT NULL DEFAULT current_setting('session_replication_role') = 'replica'); -- the product is not told which object changed
@@ -53,6 +54,15 @@ BEGIN
 END
 $$;
 CREATE TRIGGER see_cursor AFTER INSERT ON reconciler.cursors FOR EACH ROW EXECUTE FUNCTION test.see_cursor();
+-- Who owned a target from when on: a Kubernetes API server does not get the terms of calls.
+CREATE TABLE test.terms (at timestamptz NOT NULL DEFAULT clock_timestamp(), target text NOT NULL, term bigint NOT NULL, owner text NOT NULL);
+CREATE FUNCTION test.see_term() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+BEGIN
+    INSERT INTO test.terms (target, term, owner) SELECT NEW.name, NEW.term, i.name FROM reconciler.instances AS i WHERE i.id = NEW.owner;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER see_term AFTER UPDATE ON reconciler.targets FOR EACH ROW WHEN (NEW.term <> OLD.term) EXECUTE FUNCTION test.see_term();
 CREATE FUNCTION test.see_ledger() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     stack text;
@@ -122,9 +132,9 @@ var resources = map[string]*resource{
 		setup: `CREATE TABLE nums (id bigint PRIMARY KEY, place text NOT NULL, ` + columns + `);
 			CREATE INDEX ON nums (place, id) WHERE running;
 			SELECT test.watch('nums', 'num');`,
-		target: "place", running: "running", spec: "jsonb_build_object('size', size, 'version', version)",
+		target: "place", running: "running", spec: "test.spec('num', id::text, jsonb_build_object('size', size, 'version', version))",
 		key:  func(number int) string { return fmt.Sprint(number) },
-		rows: `SELECT place, ARRAY[id::text], jsonb_build_object('size', size, 'version', version)::text FROM nums WHERE running`,
+		rows: `SELECT place, ARRAY[id::text], test.spec('num', id::text, jsonb_build_object('size', size, 'version', version))::text FROM nums WHERE running`,
 	},
 	"uid": {
 		name: "uid", main: "uids", keys: "id", everywhere: true,
@@ -139,11 +149,11 @@ var resources = map[string]*resource{
 		setup: `CREATE SCHEMA "Odd One";
 			CREATE TABLE "Odd One"."Sites" (a text, "B c" text, place text, ` + columns + `, PRIMARY KEY (a, "B c"));
 			SELECT test.watch('"Odd One"."Sites"', 'txt');`,
-		target: "lower(place)", running: "running AND size >= 0", spec: `jsonb_build_object('text', a || "B c", 'version', version)`,
+		target: "lower(place)", running: "running AND size >= 0", spec: `test.spec('txt', a || '/' || "B c", jsonb_build_object('text', a || "B c", 'version', version))`,
 		key: func(number int) string {
 			return fmt.Sprintf("'%s', 'n%d'", oddTexts[number%len(oddTexts)], number/len(oddTexts))
 		},
-		rows: `SELECT lower(place), ARRAY[a, "B c"], jsonb_build_object('text', a || "B c", 'version', version)::text FROM "Odd One"."Sites" WHERE running AND size >= 0`,
+		rows: `SELECT lower(place), ARRAY[a, "B c"], test.spec('txt', a || '/' || "B c", jsonb_build_object('text', a || "B c", 'version', version))::text FROM "Odd One"."Sites" WHERE running AND size >= 0`,
 	},
 	"svc": {
 		name: "svc", main: "services", keys: "id",
@@ -154,12 +164,12 @@ var resources = map[string]*resource{
 			INSERT INTO workspaces (id) SELECT generate_series(0, 7);
 			CREATE VIEW service_specs AS
 				SELECT s.id, s.workspace, s.place, s.running AND NOT w.suspended AS running,
-					jsonb_build_object('version', s.version, 'workspace', w.id, 'workspace_version', w.version) AS spec
+					test.spec('svc', s.id::text, jsonb_build_object('version', s.version, 'workspace', w.id, 'workspace_version', w.version)) AS spec
 				FROM services AS s JOIN workspaces AS w ON w.id = s.workspace;
 			SELECT reconciler.track('svc', 'service_specs', '{id}', 'place', running => 'running', spec => 'spec',
 				depends_on => '{"services": {"id": "id"}, "workspaces": {"id": "workspace"}}');`,
 		key: func(number int) string { return fmt.Sprint(number) },
-		rows: `SELECT s.place, ARRAY[s.id::text], jsonb_build_object('version', s.version, 'workspace', w.id, 'workspace_version', w.version)::text
+		rows: `SELECT s.place, ARRAY[s.id::text], test.spec('svc', s.id::text, jsonb_build_object('version', s.version, 'workspace', w.id, 'workspace_version', w.version))::text
 			FROM services s, workspaces w WHERE w.id = s.workspace AND s.running AND NOT w.suspended`,
 	},
 	// A day runs until a date, and whether that is over depends on the time zone in which it is asked. It is UTC.
@@ -170,9 +180,9 @@ var resources = map[string]*resource{
 				until date NOT NULL DEFAULT '2026-01-19');
 			SELECT test.watch('days', 'day');
 			SELECT reconciler.track('day', 'days', '{id}', 'place', running => 'running AND at::date <= until',
-				spec => $$jsonb_build_object('version', version, 'at', at::text)$$);`,
+				spec => $$test.spec('day', id::text, jsonb_build_object('version', version, 'at', at::text))$$);`,
 		key: func(number int) string { return fmt.Sprint(number) },
-		rows: `SELECT place, ARRAY[id::text], jsonb_build_object('version', version, 'at', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS+00'))::text
+		rows: `SELECT place, ARRAY[id::text], test.spec('day', id::text, jsonb_build_object('version', version, 'at', to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS+00')))::text
 			FROM days WHERE running AND (at AT TIME ZONE 'UTC')::date <= until`,
 	},
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -163,6 +164,10 @@ func (w *world) compare() []violation {
 	want, have := map[object]string{}, map[object]string{}
 	wantFiles, haveFiles := map[object]string{}, map[object]string{}
 	wantFollowed := map[object]string{}
+	wantMembers, haveMembers := map[object]string{}, map[object]string{}
+	for _, c := range w.clusters() {
+		maps.Copy(haveMembers, c.contents())
+	}
 	driverOf := map[string]string{}
 	for _, t := range w.plan.Targets {
 		driverOf[t.Name] = t.Driver
@@ -173,6 +178,8 @@ func (w *world) compare() []violation {
 			wantFiles[object{o.Target, "file", fileName(o.Resource, o.Key)}] = spec + "\n"
 		case "stream":
 			wantFollowed[o] = spec
+		case "kubernetes":
+			wantMembers[o] = w.members(o, spec)
 		default:
 			want[o] = sameForm(spec)
 		}
@@ -190,8 +197,8 @@ func (w *world) compare() []violation {
 		}
 	}
 	w.mayRemain(want, have)
-	w.count("objects at rest", len(want)+len(wantFiles))
-	return slices.Concat(differences(want, have), differences(wantFiles, haveFiles), w.compareStream(wantFollowed))
+	w.count("objects at rest", len(want)+len(wantFiles)+len(wantMembers))
+	return slices.Concat(differences(want, have), differences(wantFiles, haveFiles), differences(wantMembers, haveMembers), w.compareStream(wantFollowed))
 }
 
 // files reads the files of a target by their path in it.

@@ -108,6 +108,9 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 	w.db = w.cluster.New(t)
 	w.now = w.db.URL
 	w.db.Exec(t, memory)
+	if p.kubernetes() {
+		w.db.Exec(t, manifests)
+	}
 	w.pool = w.mildPool()
 	w.setUp()
 	if p.has(faultFailover) {
@@ -117,7 +120,7 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 		w.db.Exec(t, `SELECT reconciler.set_notify(false)`)
 	}
 	for i := range p.Targets[:len(p.Targets)-1] {
-		e, err := newEndpoint(p, i, &w.journal)
+		e, err := newEndpoint(w, i)
 		require.NoError(t, err)
 		t.Cleanup(e.close)
 		w.endpoints = append(w.endpoints, e)
@@ -204,9 +207,11 @@ func (w *world) configure(name, url, direct string) (path string) {
 func (w *world) driverOptions(t targetPlan) map[string]any {
 	switch t.Driver {
 	case "webhook":
-		return map[string]any{"url": w.endpoints[w.plan.index(t.Name)].url, "headers_env": map[string]any{headerReplica: "WORLD_REPLICA"}}
+		return map[string]any{"url": w.endpoints[w.plan.index(t.Name)].url + "/objects", "headers_env": map[string]any{headerReplica: "WORLD_REPLICA"}}
 	case "stream":
 		return map[string]any{"ack": w.plan.Ack}
+	case "kubernetes":
+		return w.endpoints[w.plan.index(t.Name)].cluster.options()
 	}
 	dir := w.targetDir(t)
 	if w.disk != nil {
@@ -287,6 +292,9 @@ func (w *world) run() {
 	writing.Go(func() { w.probe(stop) })
 	if w.plan.Applies > 0 {
 		writing.Go(func() { w.operate(stop) })
+	}
+	for _, c := range w.clusters() {
+		writing.Go(func() { c.live(stop) })
 	}
 	defer watching.Wait()
 	defer sync.OnceFunc(func() { close(quiet) })()

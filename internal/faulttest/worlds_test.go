@@ -23,6 +23,9 @@ var briefSeeds = []uint64{
 // agentSeed is the world of `make test` with an agent, which calls a webhook and writes files. The daemon calls two webhooks itself.
 const agentSeed = 83285
 
+// clusterSeed is the world of `make test` with a Kubernetes cluster and people who change it.
+const clusterSeed = 114480
+
 // longSeeds are those of `make test/long` beside them.
 var longSeeds = []uint64{
 	212,   // svc/1 was applied by a first sync that a crash cut short, and its workspace vanished: an orphan
@@ -37,7 +40,7 @@ var longSeeds = []uint64{
 // TestWorlds lives through worlds: each seed makes one. See docs/testing.md.
 func TestWorlds(t *testing.T) {
 	t.Parallel()
-	seeds, abreast := append(slices.Clone(briefSeeds), agentSeed), 1
+	seeds, abreast := append(slices.Clone(briefSeeds), agentSeed, clusterSeed), 1
 	if timed() {
 		seeds, abreast = slices.Concat(longSeeds, seeds), *flagLanes
 	}
@@ -45,7 +48,7 @@ func TestWorlds(t *testing.T) {
 		seeds = make([]uint64, *flagWorlds)
 		next := *flagSeed
 		for i := range seeds {
-			for *flagAgents && len(newPlan(next).hosts()) == 0 {
+			for *flagAgents && len(newPlan(next).hosts()) == 0 || *flagKube && !newPlan(next).kubernetes() {
 				next++
 			}
 			seeds[i] = next
