@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +18,9 @@ import (
 )
 
 // cluster is the driver of one target.
+// answerWithin is how long a watch waits for the answer to each of its requests.
+const answerWithin = time.Minute
+
 type cluster struct {
 	settings
 
@@ -31,6 +35,8 @@ type cluster struct {
 	waits    waits
 	fights   fights
 
+	answerWithin time.Duration // set before the first call
+
 	mu sync.Mutex // guards what follows
 	bases
 	listed map[string][]byte // by the mark of an object: the memory that the last listing found, until the next call for it
@@ -41,7 +47,7 @@ func newCluster(target string, config *rest.Config, s settings, log *slog.Logger
 	c := &cluster{
 		settings: s, target: target, log: log.With("target", target, "driver", "kubernetes"), scrubber: secretsOf(config),
 		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, fights: fights{open: map[place]*fight{}}, listed: map[string][]byte{},
-		bases: newBases(), grown: make(chan struct{}),
+		bases: newBases(), grown: make(chan struct{}), answerWithin: answerWithin,
 	}
 	config = prepared(config)
 	var err error

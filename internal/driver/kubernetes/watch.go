@@ -59,6 +59,8 @@ func (c *cluster) kindsInUse(ctx context.Context) (coverage, <-chan struct{}, er
 	c.mu.Lock()
 	grown := c.grown // before the look
 	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, c.answerWithin)
+	defer cancel()
 	has, err := c.coverage(ctx)
 	return has, grown, err
 }
@@ -132,7 +134,7 @@ func (f *follower) list(ctx context.Context) error {
 	missing := f.membersOf(f.kind, f.namespace)
 	opts := metav1.ListOptions{LabelSelector: labelPartOf + "=" + f.set.id, Limit: pageObjects}
 	for {
-		page, err := f.api.List(ctx, opts)
+		page, err := f.page(ctx, opts)
 		if err != nil {
 			return err //nolint:wrapcheck // by the caller
 		}
@@ -152,9 +154,21 @@ func (f *follower) list(ctx context.Context) error {
 	return nil
 }
 
+func (f *follower) page(ctx context.Context, opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.answerWithin)
+	defer cancel()
+	return f.api.List(ctx, opts) //nolint:wrapcheck // by the caller
+}
+
 // watch follows from where the last look has ended. It returns nil when the server ends the watch.
 func (f *follower) watch(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	silence := time.AfterFunc(f.answerWithin, cancel)
 	w, err := f.api.Watch(ctx, metav1.ListOptions{LabelSelector: labelPartOf + "=" + f.set.id, ResourceVersion: f.at, AllowWatchBookmarks: true})
+	if !silence.Stop() {
+		return fmt.Errorf("the watch got no answer within %s", f.answerWithin)
+	}
 	if err != nil {
 		return err //nolint:wrapcheck // by the caller
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -140,6 +142,31 @@ func TestWatchOfANewOwnerNamesWhatOthersChange(t *testing.T) {
 	w.names("apps/web")
 	b.remove(t, configMaps, "b")
 	w.names("apps/web")
+}
+
+// A watch that waited for ever would neither name anything nor be seen to fail.
+func TestWatchThatGetsNoAnswerFails(t *testing.T) {
+	t.Parallel()
+	for name, query := range map[string]string{"ApplySet": "", "List": "limit=", "Watch": "watch=true"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := fakeBed(t)
+			c := b.open(t, "prod", nil)
+			c.done(t, "web", configMap("a", one("1")))
+			own, ok := c.Driver.(*cluster)
+			require.True(t, ok)
+			own.answerWithin = 200 * time.Millisecond
+			b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
+				if !strings.Contains(r.URL.RawQuery, query) {
+					return nil
+				}
+				<-r.Context().Done()
+				return &fakeapi.Failure{Abort: true}
+			})
+			require.Error(t, <-c.watch(t).ended)
+			b.fake.Fail(nil)
+		})
+	}
 }
 
 func TestWatchEndsWithItsContext(t *testing.T) {
