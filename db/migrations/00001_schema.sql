@@ -69,10 +69,12 @@ CREATE TABLE reconciler.resources (
     ignored         text[] NOT NULL DEFAULT '{}',
     depends_on      jsonb,
     always          boolean NOT NULL DEFAULT false,
+    protect         text,
     rollout         jsonb,
     target_bound    text NOT NULL,
     running_bound   text NOT NULL,
     spec_bound      text NOT NULL,
+    protect_bound   text NOT NULL DEFAULT 'false',
     match_columns   text[] NOT NULL DEFAULT '{}',
     match_types     regtype[] NOT NULL DEFAULT '{}',
     known_columns   text[] NOT NULL DEFAULT '{}',
@@ -87,6 +89,7 @@ CREATE TABLE reconciler.resources (
 COMMENT ON TABLE reconciler.resources IS 'What is tracked: one row for each reconciler.track(). Change it only through track() and untrack().';
 COMMENT ON COLUMN reconciler.resources.alias IS 'Name under which the bound expressions see the row.';
 COMMENT ON COLUMN reconciler.resources.rollout IS 'Arguments of begin_apply() for each transaction that changes it; NULL: none is called. See set_applies().';
+COMMENT ON COLUMN reconciler.resources.protect IS 'Deletes of objects whose row it is true or NULL for wait for approve(). NULL: it protects none.';
 COMMENT ON COLUMN reconciler.resources.target_bound IS 'The target expression as PostgreSQL understood it when track() ran: every name qualified.';
 COMMENT ON COLUMN reconciler.resources.match_columns IS 'Columns of the relation that depends_on refers to.';
 COMMENT ON COLUMN reconciler.resources.known_columns IS 'Columns that the relation had when the capture code was generated.';
@@ -214,6 +217,7 @@ CREATE TABLE reconciler.targets (
     health_asked_at     timestamptz,
     unhealthy           text,
     guard_deletes       bigint,
+    guard_protected     bigint,
     guard_objects       bigint,
     guard_since         timestamptz,
     lost_at             timestamptz,
@@ -278,6 +282,7 @@ CREATE TABLE reconciler.ledger (
     last_error       text,
     held_by          text CHECK (held_by IN ('pause', 'guard', 'sync', 'batch', 'gate')),
     approved         boolean NOT NULL DEFAULT false,
+    protected        boolean NOT NULL DEFAULT false,
     next_attempt_at  timestamptz,
     applied_at       timestamptz,
     match            jsonb,
@@ -291,7 +296,8 @@ CREATE TABLE reconciler.ledger (
 COMMENT ON TABLE reconciler.ledger IS 'What each target has, one row for each object. Read it through the view reconciler.objects.';
 COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or may have it: true from right before the first call for it.';
 COMMENT ON COLUMN reconciler.ledger.failed_hash IS 'Hash of the spec that ended in a terminal error: the same spec is not tried again.';
-COMMENT ON COLUMN reconciler.ledger.approved IS 'A person approved this delete: the guard lets it pass.';
+COMMENT ON COLUMN reconciler.ledger.approved IS 'A person approved this delete: the guard lets it pass. With protected: approve() did, and nothing else does.';
+COMMENT ON COLUMN reconciler.ledger.protected IS 'Its delete waits for approve(), as the row was when it was last read, or because the driver asks for that.';
 COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';
 COMMENT ON COLUMN reconciler.ledger.generation IS 'Grows with each retry() and approve(): a result of a look from before leaves state, approval and attempts as they are.';
 COMMENT ON COLUMN reconciler.ledger.memory IS 'What the driver keeps with the object, such as the names of what it has made for it. NULL: nothing.';

@@ -397,10 +397,11 @@ COMMENT ON FUNCTION reconciler.create_triggers IS 'Internal: creates the trigger
 -- of the user's table be used; and PostgreSQL refuses to drop a column that it needs.
 CREATE FUNCTION reconciler.desired_view_code(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT format(E'CREATE VIEW reconciler.%I AS SELECT (%s)::text AS target, %s AS key, (%s) AS running, %s AS spec, %s AS match%s%s\nFROM %s %s AS %I',
+    SELECT format(E'CREATE VIEW reconciler.%I AS SELECT (%s)::text AS target, %s AS key, (%s) AS running, %s AS spec, %s AS match, (%s) AS protect%s%s\nFROM %s %s AS %I',
         'desired_' || r.name, r.target_bound, reconciler.key_expression(r.alias, r.key_columns, r.key_types), r.running_bound, r.spec_bound,
         CASE WHEN cardinality(r.match_columns) = 0 THEN 'NULL::jsonb'
              ELSE (SELECT format('jsonb_build_object(%s)', string_agg(format('%L, %s', c, reconciler.link_value(r.alias, r.relation, c)), ', ' ORDER BY n)) FROM unnest(r.match_columns) WITH ORDINALITY AS m(c, n)) END,
+        r.protect_bound,
         (SELECT string_agg(format(', %I.%I AS key_%s', r.alias, c, n), '' ORDER BY n) FROM unnest(r.key_columns) WITH ORDINALITY AS k(c, n)),
         (SELECT coalesce(string_agg(format(', %I.%I AS match_%s', r.alias, c, n), '' ORDER BY n), '') FROM unnest(r.match_columns) WITH ORDINALITY AS m(c, n)),
         -- Triggers see no rows of child tables, so these are none of its rows.
@@ -491,8 +492,8 @@ BEGIN
 END
 $$;
 
--- placing_columns are those that target and running read. Their changes are never ignored: a row that moved or stopped
--- would be left where it was.
+-- placing_columns are those that target, running and protect read. Their changes are never ignored: a row that moved or stopped
+-- would be left where it was, and one that is protected would be deleted.
 CREATE FUNCTION reconciler.placing_columns(r reconciler.resources) RETURNS text[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -500,7 +501,8 @@ DECLARE
     used text[];
 BEGIN
     -- PostgreSQL knows best what an expression reads.
-    EXECUTE format('CREATE VIEW reconciler.%I AS SELECT (%s) AS target, (%s) AS running FROM %s AS %I', name, r.target_bound, r.running_bound, r.relation, r.alias);
+    EXECUTE format('CREATE VIEW reconciler.%I AS SELECT (%s) AS target, (%s) AS running, (%s) AS protect FROM %s AS %I',
+        name, r.target_bound, r.running_bound, r.protect_bound, r.relation, r.alias);
     SELECT CASE WHEN w.ev_action ~ ':varattno 0 ' THEN reconciler.columns_of(r.relation) ELSE ARRAY(
         SELECT a.attname::text FROM pg_depend d JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
         WHERE d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.relation AND d.refobjsubid > 0) END

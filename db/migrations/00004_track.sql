@@ -1,7 +1,8 @@
 -- +goose Up
 
 -- +goose StatementBegin
-CREATE FUNCTION reconciler.define(resource text, relation regclass, key text[], target text, running text, spec text, ignore text[], depends_on jsonb, always boolean, path text) RETURNS text
+CREATE FUNCTION reconciler.define(resource text, relation regclass, key text[], target text, running text, spec text, ignore text[], depends_on jsonb, always boolean,
+    protect text, path text) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -31,6 +32,7 @@ BEGIN
     wanted.ignored := coalesce(define.ignore, '{}');
     wanted.depends_on := define.depends_on;
     wanted.always := coalesce(define.always, false);
+    wanted.protect := define.protect;
     PERFORM reconciler.check_definer(wanted);
     PERFORM reconciler.check_ignored(wanted);
     wanted := reconciler.bind_definition(wanted, define.path);
@@ -127,7 +129,20 @@ $$;
 CREATE FUNCTION reconciler.whole_row_spec(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT format('to_jsonb(%I.*) - %L::text[]', r.alias, r.ignored) $$;
 
--- bind_definition fills in what PostgreSQL understood of the three expressions.
+CREATE FUNCTION reconciler.bind_condition(label text, r reconciler.resources, expression text, path text) RETURNS text
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    b record;
+BEGIN
+    SELECT * INTO b FROM reconciler.bind_expression(label, r.relation, r.alias, expression, path);
+    IF reconciler.base_type(b.type) <> 'boolean'::regtype THEN
+        RAISE EXCEPTION '% must be boolean, not %: %', label, b.type, expression USING ERRCODE = 'datatype_mismatch';
+    END IF;
+    RETURN b.bound;
+END
+$$;
+
+-- bind_definition fills in what PostgreSQL understood of the expressions.
 CREATE FUNCTION reconciler.bind_definition(r reconciler.resources, path text) RETURNS reconciler.resources
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -139,11 +154,8 @@ BEGIN
     END IF;
     -- Text stays as it is, so that an index on the column can be used.
     r.target_bound := CASE WHEN b.type IN ('text', 'varchar', 'name') THEN b.bound ELSE reconciler.key_text(b.bound, b.type) END;
-    SELECT * INTO b FROM reconciler.bind_expression('running', r.relation, r.alias, r.running, path);
-    IF reconciler.base_type(b.type) <> 'boolean'::regtype THEN
-        RAISE EXCEPTION 'running must be boolean, not %: %', b.type, r.running USING ERRCODE = 'datatype_mismatch';
-    END IF;
-    r.running_bound := b.bound;
+    r.running_bound := reconciler.bind_condition('running', r, r.running, path);
+    r.protect_bound := CASE WHEN r.protect IS NULL THEN 'false' ELSE reconciler.bind_condition('protect', r, r.protect, path) END;
     IF r.spec IS NULL THEN
         r.spec_bound := reconciler.whole_row_spec(r);
     ELSE
@@ -198,14 +210,14 @@ DECLARE
 BEGIN
     IF p_id IS NULL THEN
         INSERT INTO reconciler.resources (name, relation, relation_kind, alias, key_columns, key_types, target, running, spec, ignored, depends_on, always,
-            target_bound, running_bound, spec_bound, match_columns, match_types)
+            protect, target_bound, running_bound, spec_bound, protect_bound, match_columns, match_types)
         VALUES (wanted.name, wanted.relation, wanted.relation_kind, wanted.alias, wanted.key_columns, wanted.key_types, wanted.target, wanted.running, wanted.spec, wanted.ignored,
-            wanted.depends_on, wanted.always, wanted.target_bound, wanted.running_bound, wanted.spec_bound, wanted.match_columns, wanted.match_types)
+            wanted.depends_on, wanted.always, wanted.protect, wanted.target_bound, wanted.running_bound, wanted.spec_bound, wanted.protect_bound, wanted.match_columns, wanted.match_types)
         RETURNING id INTO p_id;
     ELSE
         UPDATE reconciler.resources r SET relation = wanted.relation, relation_kind = wanted.relation_kind, alias = wanted.alias, key_columns = wanted.key_columns,
             key_types = wanted.key_types, target = wanted.target, running = wanted.running, spec = wanted.spec, ignored = wanted.ignored, depends_on = wanted.depends_on,
-            always = wanted.always, target_bound = wanted.target_bound, running_bound = wanted.running_bound, spec_bound = wanted.spec_bound,
+            always = wanted.always, protect = wanted.protect, protect_bound = wanted.protect_bound, target_bound = wanted.target_bound, running_bound = wanted.running_bound, spec_bound = wanted.spec_bound,
             match_columns = wanted.match_columns, match_types = wanted.match_types, version = r.version + 1, removed_at = NULL, changed_at = clock_timestamp()
         WHERE r.id = p_id;
     END IF;
@@ -229,10 +241,11 @@ CREATE FUNCTION reconciler.track(
     spec       text DEFAULT NULL,
     ignore     text[] DEFAULT '{}',
     depends_on jsonb DEFAULT NULL,
-    always     boolean DEFAULT false
+    always     boolean DEFAULT false,
+    protect    text DEFAULT NULL
 ) RETURNS text
 LANGUAGE sql AS $$
-    SELECT reconciler.define(resource, relation, key, target, running, spec, ignore, depends_on, always, pg_catalog.current_setting('search_path'))
+    SELECT reconciler.define(resource, relation, key, target, running, spec, ignore, depends_on, always, protect, pg_catalog.current_setting('search_path'))
 $$;
 
 -- unqualified takes the table's name away from the columns of a bound expression, but not from what looks like it in a literal.
@@ -399,7 +412,8 @@ BEGIN
     IF n = 0 THEN
         RETURN format('untracked %s; it had no objects', r.name);
     END IF;
-    RETURN format('%s objects of %s are being deleted', n, r.name);
+    RETURN format('%s objects of %s are being deleted%s', n, r.name, (SELECT format('; of them %s protected: these wait for approve()', count(*))
+        FROM reconciler.ledger l WHERE l.target_id IN (SELECT id FROM reconciler.targets) AND l.resource_id = r.id AND l.protected HAVING count(*) > 0));
 END
 $$;
 
@@ -461,11 +475,12 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION reconciler.track IS 'Makes a resource from a table or view. key names columns; target, running and spec are SQL expressions over its row. Idempotent. Returns created, replaced or unchanged.';
+COMMENT ON FUNCTION reconciler.track IS 'Makes a resource from a table or view. key names columns; target, running, spec and protect are SQL expressions over its row. Idempotent. Returns created, replaced or unchanged.';
 COMMENT ON FUNCTION reconciler.define IS 'Internal: what track() does.';
 COMMENT ON FUNCTION reconciler.check_definer IS 'Internal: rights that track() needs.';
 COMMENT ON FUNCTION reconciler.check_ignored IS 'Internal: checks the ignored columns of track().';
 COMMENT ON FUNCTION reconciler.whole_row_spec IS 'Internal: the spec when track() is given none.';
+COMMENT ON FUNCTION reconciler.bind_condition IS 'Internal: binds a boolean expression of track().';
 COMMENT ON FUNCTION reconciler.bind_definition IS 'Internal: binds the expressions of track().';
 COMMENT ON FUNCTION reconciler.check_base_tables IS 'Internal: checks what only views and other relations without triggers need.';
 COMMENT ON FUNCTION reconciler.store_definition IS 'Internal: writes a definition down.';
@@ -481,4 +496,4 @@ COMMENT ON FUNCTION reconciler.set_notify IS 'Switches NOTIFY in all capture tri
 
 -- +goose Down
 DROP FUNCTION reconciler.set_notify, reconciler.regenerate, reconciler.untrack, reconciler.capture_problems, reconciler.failing_writes, reconciler.advise_index, reconciler.index_advice, reconciler.unqualified,
-    reconciler.track, reconciler.define, reconciler.store_definition, reconciler.check_base_tables, reconciler.bind_definition, reconciler.whole_row_spec, reconciler.check_ignored, reconciler.check_hidden_rows, reconciler.check_definer;
+    reconciler.track, reconciler.define, reconciler.store_definition, reconciler.check_base_tables, reconciler.bind_definition, reconciler.bind_condition, reconciler.whole_row_spec, reconciler.check_ignored, reconciler.check_hidden_rows, reconciler.check_definer;

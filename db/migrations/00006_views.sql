@@ -17,9 +17,15 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE WHEN t.paused_at IS NOT NULL THEN format('paused by %s since %s%s', t.paused_by, date_trunc('second', t.paused_at), ': ' || nullif(t.paused_reason, '')) END
 $$;
 
+-- deletes_text counts deletes that wait for approve().
+CREATE FUNCTION reconciler.deletes_text(n bigint, protected bigint) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN protected = n THEN reconciler.counted(n, 'protected delete') ELSE reconciler.counted(n, 'delete') || CASE WHEN protected > 0 THEN format(' (%s protected)', protected) ELSE '' END END
+$$;
+
 CREATE FUNCTION reconciler.guard_text(t reconciler.targets) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN t.guard_since IS NOT NULL THEN format('%s of %s held since %s; %s', reconciler.counted(t.guard_deletes, 'delete'), reconciler.counted(t.guard_objects, 'object'),
+    SELECT CASE WHEN t.guard_since IS NOT NULL THEN format('%s of %s held since %s; %s', reconciler.deletes_text(t.guard_deletes, t.guard_protected), reconciler.counted(t.guard_objects, 'object'),
         date_trunc('second', t.guard_since), reconciler.quote_call('approve', ARRAY[t.name])) END
 $$;
 
@@ -50,7 +56,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             coalesce(l.last_error, 'no reason known'), reconciler.quote_call('retry', ARRAY[t.name, resource, l.key]))
         WHEN 'held' THEN CASE l.held_by
             WHEN 'pause' THEN coalesce('target is ' || reconciler.pause_text(t) || '; ' || reconciler.quote_call('resume', ARRAY[t.name]), 'held since a pause that is over; ' || reconciler.quote_call('resume', ARRAY[t.name]))
-            WHEN 'guard' THEN coalesce('the guard holds its delete: ' || reconciler.guard_text(t), 'the guard holds its delete; ' || reconciler.quote_call('approve', ARRAY[t.name]))
+            WHEN 'guard' THEN CASE WHEN l.protected
+                THEN format('waits for approval%s: %s; %s', CASE WHEN NOT l.wanted THEN ' of its delete' END, coalesce(l.last_error, 'it is protected'), reconciler.quote_call('approve', ARRAY[t.name]))
+                ELSE coalesce('the guard holds its delete: ' || reconciler.guard_text(t), 'the guard holds its delete; ' || reconciler.quote_call('approve', ARRAY[t.name])) END
             WHEN 'sync' THEN 'its delete waits until the running sync has counted all deletes'
             WHEN 'batch' THEN 'its delete waits until all deletes of one change are counted'
             ELSE reconciler.gate_text(l)
@@ -72,6 +80,7 @@ COMMENT ON FUNCTION reconciler.observed_trouble IS 'Internal: what the clients o
 COMMENT ON FUNCTION reconciler.quote_call IS 'Internal: a statement to copy, with its arguments quoted.';
 COMMENT ON FUNCTION reconciler.counted IS 'Internal: a number with its noun.';
 COMMENT ON FUNCTION reconciler.pause_text IS 'Internal: who paused a target, since when and why.';
+COMMENT ON FUNCTION reconciler.deletes_text IS 'Internal: a number of deletes that wait for approval.';
 COMMENT ON FUNCTION reconciler.guard_text IS 'Internal: what the guard of a target holds.';
 COMMENT ON FUNCTION reconciler.circuit_text IS 'Internal: since when a target does not answer.';
 COMMENT ON FUNCTION reconciler.gate_moves IS 'Internal: whether waiting can help an object that an apply holds.';
@@ -80,7 +89,7 @@ COMMENT ON FUNCTION reconciler.reason IS 'Internal: why an object is not applied
 
 CREATE VIEW reconciler.objects AS
 SELECT t.name AS target, r.name AS resource, l.key, l.state, l.wanted, l.desired_revision, l.applied_revision, l.attempts, l.last_error,
-    l.next_attempt_at, l.applied_at, l.held_by, l.present,
+    l.next_attempt_at, l.applied_at, l.held_by, l.present, l.protected,
     o.version AS observed_version, o.state AS observed_state, o.healthy, CASE WHEN o.version IS NOT NULL THEN greatest(o.observed_at, p.inventory_at) END AS observed_at,
     o.message AS observed_message
 FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.resources r ON r.id = l.resource_id
@@ -92,8 +101,9 @@ COMMENT ON COLUMN reconciler.objects.wanted IS 'False: the object is to be delet
 COMMENT ON COLUMN reconciler.objects.desired_revision IS 'Revision of the newest change that is known of the object.';
 COMMENT ON COLUMN reconciler.objects.applied_revision IS 'Revision that the target has; NULL when it was never applied.';
 COMMENT ON COLUMN reconciler.objects.attempts IS 'Failed attempts since the last success or the last change.';
-COMMENT ON COLUMN reconciler.objects.held_by IS 'For state held: pause, guard (mass delete), sync or batch (deletes are being counted) or gate (rollout).';
+COMMENT ON COLUMN reconciler.objects.held_by IS 'For state held: pause, guard (its delete waits for approve()), sync or batch (deletes are being counted) or gate (rollout).';
 COMMENT ON COLUMN reconciler.objects.present IS 'The target has the object, or may have it: true from right before the first call for it.';
+COMMENT ON COLUMN reconciler.objects.protected IS 'Its delete waits for approve(): protect of track() was true or NULL for its row, or the driver asks for that.';
 COMMENT ON COLUMN reconciler.objects.observed_version IS 'For streams: the version that a client reported last; NULL: none has reported the object.';
 COMMENT ON COLUMN reconciler.objects.observed_state IS 'What the client reported of it: applied, progressing, failed or absent.';
 COMMENT ON COLUMN reconciler.objects.healthy IS 'Whether it is healthy, as the client reported; NULL: not reported.';
@@ -114,7 +124,7 @@ COMMENT ON COLUMN reconciler.agents.since IS 'When the first report of its sessi
 COMMENT ON COLUMN reconciler.agents.last_report IS 'When its last report came, by the clock of this server. `reconciler agent` reports each minute.';
 COMMENT ON COLUMN reconciler.agents.objects IS 'Objects that it has reported, without those that are absent.';
 COMMENT ON COLUMN reconciler.agents.failing IS 'Objects that it has reported as failed.';
-COMMENT ON COLUMN reconciler.agents.held IS 'Deletes that its own guard holds: approve() of the target releases them.';
+COMMENT ON COLUMN reconciler.agents.held IS 'Deletes that wait for approval there: approve() of the target releases them.';
 COMMENT ON COLUMN reconciler.agents.trouble IS 'What keeps it from its work, such as an open circuit.';
 
 CREATE VIEW reconciler.failing AS
@@ -250,7 +260,7 @@ SELECT t.name AS target,
     round(CASE WHEN c.revision IS NULL THEN NULL ELSE coalesce(extract(epoch FROM clock_timestamp() - missed.at), 0) END::numeric, 3)::double precision AS lag_seconds,
     least(missed.at, (SELECT k.at FROM reconciler.ticks k WHERE k.revision >= l.oldest_revision ORDER BY k.revision LIMIT 1)) AS oldest_pending,
     done.finished_at AS last_sync, y.sync, reconciler.pause_text(t) AS paused,
-    coalesce(reconciler.guard_text(t), CASE WHEN l.stopped > 0 THEN format('%s held; %s', reconciler.counted(l.stopped, 'delete'), reconciler.quote_call('approve', ARRAY[t.name])) END) AS guard,
+    coalesce(reconciler.guard_text(t), CASE WHEN l.stopped > 0 THEN format('%s held; %s', reconciler.deletes_text(l.stopped, l.protected), reconciler.quote_call('approve', ARRAY[t.name])) END) AS guard,
     reconciler.circuit_text(t) AS circuit,
     coalesce(t.trouble, (SELECT format('agent %s: %s', a.name, a.trouble) FROM reconciler.agents a WHERE a.target = t.name AND a.trouble IS NOT NULL),
         reconciler.observed_trouble(t.id)) AS trouble, coalesce(broke.error, t.circuit_error, l.error, broken.error) AS last_error
@@ -264,6 +274,7 @@ LEFT JOIN (
         count(*) FILTER (WHERE x.state = 'applied') AS applied, count(*) FILTER (WHERE x.state = 'pending') AS pending,
         count(*) FILTER (WHERE x.state = 'failing') AS failing, count(*) FILTER (WHERE x.state = 'blocked') AS blocked,
         count(*) FILTER (WHERE x.state = 'held') AS held, count(*) FILTER (WHERE x.held_by = 'guard') AS stopped,
+        count(*) FILTER (WHERE x.held_by = 'guard' AND x.protected) AS protected,
         min(nullif(x.desired_revision, 0)) FILTER (WHERE x.state IN ('pending', 'failing')) AS oldest_revision,
         mode() WITHIN GROUP (ORDER BY x.last_error) FILTER (WHERE x.state IN ('failing', 'blocked')) AS error
     FROM reconciler.ledger x GROUP BY x.target_id
@@ -304,4 +315,4 @@ COMMENT ON COLUMN reconciler.status.last_error IS 'What fails in its process, el
 -- +goose Down
 DROP VIEW reconciler.status, reconciler.failing_loops, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.target_cursors, reconciler.syncs, reconciler.drift,
     reconciler.held, reconciler.failing, reconciler.agents, reconciler.objects;
-DROP FUNCTION reconciler.observed_trouble, reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;
+DROP FUNCTION reconciler.observed_trouble, reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.deletes_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;

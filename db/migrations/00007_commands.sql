@@ -177,7 +177,7 @@ BEGIN
     UPDATE reconciler.ledger l SET state = 'pending', held_by = NULL, approved = true, generation = l.generation + 1, next_attempt_at = clock_timestamp()
     WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by = 'guard';
     GET DIAGNOSTICS n = ROW_COUNT;
-    UPDATE reconciler.targets x SET guard_deletes = NULL, guard_objects = NULL, guard_since = NULL WHERE x.id = t.id;
+    UPDATE reconciler.targets x SET guard_deletes = NULL, guard_protected = NULL, guard_objects = NULL, guard_since = NULL WHERE x.id = t.id;
     agent := reconciler.order_stream(t.id, 'approve');
     PERFORM pg_notify('reconciler_control', '');
     RETURN CASE WHEN n = 0 THEN format('the guard holds nothing of %s', t.name)
@@ -207,7 +207,9 @@ BEGIN
         UPDATE reconciler.targets x SET draining = true WHERE x.id = t.id;
         PERFORM reconciler.resync(t.name); -- it deletes them
         SELECT count(*) INTO n FROM reconciler.ledger l WHERE l.target_id = t.id;
-        RETURN format('%s of %s to be deleted there', reconciler.counted(n, 'object'), t.name);
+        RETURN format('%s of %s to be deleted there%s', reconciler.counted(n, 'object'), t.name,
+            (SELECT format('; of them %s protected: these wait for %s', count(*), reconciler.quote_call('approve', ARRAY[t.name]))
+             FROM reconciler.ledger l WHERE l.target_id = t.id AND l.protected HAVING count(*) > 0));
     END IF;
     IF t.configured THEN
         RAISE EXCEPTION 'target % is in the config of a running process, which would apply its objects again', quote_literal(t.name)

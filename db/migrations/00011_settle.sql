@@ -10,7 +10,7 @@
 CREATE FUNCTION reconciler.settle(
     target_id integer, owner uuid, term bigint,
     resource_ids integer[], keys text[], states text[], wanted boolean[], present boolean[], desired_revisions bigint[], applied_revisions bigint[],
-    applied_hashes bytea[], failed_hashes bytea[], attempts integer[], errors text[], held_by text[], approved boolean[], delays double precision[],
+    applied_hashes bytea[], failed_hashes bytea[], attempts integer[], errors text[], held_by text[], approved boolean[], protected boolean[], delays double precision[],
     called boolean[], matches text[], generations integer[], memories bytea[],
     gone_resource_ids integer[], gone_keys text[],
     cursor_revision bigint, cursor_snapshot text, batch_revision bigint, batch_snapshot text, batch_xid text, batch_seq bigint,
@@ -25,9 +25,9 @@ DECLARE
 BEGIN
     IF cardinality(settle.keys) > 0 THEN
         INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision,
-            applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match, generation, memory)
+            applied_hash, failed_hash, attempts, last_error, held_by, approved, protected, next_attempt_at, applied_at, match, generation, memory)
         SELECT settle.target_id, n.resource_id, n.key, CASE WHEN n.held_by = 'pause' AND NOT paused THEN 'pending' ELSE n.state END::reconciler.object_state, n.wanted, n.present, n.desired_revision, nullif(n.applied_revision, 0),
-            nullif(n.applied_hash, ''), nullif(n.failed_hash, ''), n.attempts, nullif(n.error, ''), CASE WHEN n.held_by <> 'pause' OR paused THEN nullif(n.held_by, '') END, n.approved,
+            nullif(n.applied_hash, ''), nullif(n.failed_hash, ''), n.attempts, nullif(n.error, ''), CASE WHEN n.held_by <> 'pause' OR paused THEN nullif(n.held_by, '') END, n.approved, n.protected,
             CASE WHEN n.delay >= 0 THEN clock_timestamp() + make_interval(secs => n.delay) WHEN n.held_by = 'pause' AND NOT paused THEN clock_timestamp() END,
             CASE WHEN n.called AND n.state = 'applied' THEN clock_timestamp() END, nullif(n.match, '')::jsonb,
             CASE WHEN n.generation >= 0 THEN n.generation ELSE coalesce((
@@ -35,8 +35,8 @@ BEGIN
                 WHERE x.target_id = settle.target_id AND x.resource_id = n.resource_id AND x.key = n.key), 0) END,
             n.memory
         FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.wanted, settle.present, settle.desired_revisions, settle.applied_revisions,
-            settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.delays, settle.called, settle.matches, settle.generations, settle.memories)
-            AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, delay, called, match, generation, memory)
+            settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.protected, settle.delays, settle.called, settle.matches, settle.generations, settle.memories)
+            AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, protected, delay, called, match, generation, memory)
         -- A resource that was untracked meanwhile has no ledger any more.
         WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
         ORDER BY n.resource_id, n.key COLLATE "C"
@@ -45,7 +45,7 @@ BEGIN
             desired_revision = greatest(l.desired_revision, excluded.desired_revision),
             applied_revision = coalesce(excluded.applied_revision, l.applied_revision),
             applied_hash = excluded.applied_hash, failed_hash = excluded.failed_hash, attempts = excluded.attempts,
-            last_error = excluded.last_error, held_by = excluded.held_by, approved = excluded.approved,
+            last_error = excluded.last_error, held_by = excluded.held_by, approved = excluded.approved, protected = excluded.protected,
             next_attempt_at = excluded.next_attempt_at, applied_at = coalesce(excluded.applied_at, l.applied_at),
             match = coalesce(excluded.match, l.match), memory = coalesce(excluded.memory, l.memory)
         WHERE l.generation = excluded.generation;
@@ -87,17 +87,20 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     VALUES (note_passed.target_id, clock_timestamp() + make_interval(secs => note_passed.guard_window), note_passed.deletes, note_passed.objects)
 $$;
 
--- count_guard writes down how many deletes the guard holds, for people to see.
+-- count_guard writes down how many deletes the guard holds, and how many of them are protected, for people to see.
 CREATE FUNCTION reconciler.count_guard(target_id integer) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
-    n bigint := (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = count_guard.target_id AND l.state = 'held' AND l.held_by = 'guard');
+    n         bigint;
+    protected bigint;
 BEGIN
-    UPDATE reconciler.targets t SET guard_deletes = nullif(n, 0), guard_since = CASE WHEN n > 0 THEN coalesce(t.guard_since, clock_timestamp()) END,
+    SELECT count(*), count(*) FILTER (WHERE l.protected) INTO n, protected
+    FROM reconciler.ledger l WHERE l.target_id = count_guard.target_id AND l.state = 'held' AND l.held_by = 'guard';
+    UPDATE reconciler.targets t SET guard_deletes = nullif(n, 0), guard_protected = nullif(protected, 0), guard_since = CASE WHEN n > 0 THEN coalesce(t.guard_since, clock_timestamp()) END,
         guard_objects = CASE WHEN n > 0 THEN coalesce(t.guard_objects, (SELECT count(*) FROM reconciler.ledger l
             WHERE l.target_id = count_guard.target_id AND l.present AND l.resource_id IN (SELECT r.id FROM reconciler.resources r))) END
-    WHERE t.id = count_guard.target_id AND (t.guard_deletes, 0) IS DISTINCT FROM (nullif(n, 0), 0);
+    WHERE t.id = count_guard.target_id AND (t.guard_deletes, t.guard_protected) IS DISTINCT FROM (nullif(n, 0), nullif(protected, 0));
     RETURN n;
 END
 $$;
@@ -138,12 +141,13 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM reconciler.fence(record_in_hand.target_id, record_in_hand.owner, record_in_hand.term);
-    INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-    SELECT record_in_hand.target_id, n.resource_id, n.key, 'pending', true, n.called, clock_timestamp() + record_in_hand.patience
+    INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, protected, next_attempt_at)
+    SELECT record_in_hand.target_id, n.resource_id, n.key, 'pending', true, n.called, r.protect IS NOT NULL, clock_timestamp() + record_in_hand.patience
     FROM unnest(record_in_hand.resource_ids, record_in_hand.keys, record_in_hand.called) AS n(resource_id, key, called)
-    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
+    CROSS JOIN LATERAL (SELECT x.protect FROM reconciler.resources x WHERE x.id = n.resource_id LIMIT 1) AS r
     ORDER BY n.resource_id, n.key COLLATE "C"
-    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = l.wanted OR excluded.present, present = l.present OR excluded.present, held_by = NULL, next_attempt_at = excluded.next_attempt_at
+    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = l.wanted OR excluded.present, present = l.present OR excluded.present,
+        protected = CASE WHEN l.present THEN l.protected ELSE excluded.protected END, held_by = NULL, next_attempt_at = excluded.next_attempt_at
     -- What waits for something else than this process goes on waiting: it is recorded already.
     WHERE l.state = 'applied' OR excluded.present AND NOT l.present;
 END
@@ -181,12 +185,11 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     WITH ended AS (
         DELETE FROM reconciler.first_calls c WHERE c.target_id = take_in_calls.target_id RETURNING c.resource_id, c.keys
     )
-    INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-    SELECT take_in_calls.target_id, c.resource_id, k.key, 'pending', true, true, clock_timestamp() + interval '30 seconds'
-    FROM ended c CROSS JOIN LATERAL (SELECT u AS key FROM unnest(c.keys) AS u GROUP BY u HAVING count(*) = 1) AS k
-    WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = c.resource_id)
-    GROUP BY c.resource_id, k.key ORDER BY c.resource_id, k.key COLLATE "C"
-    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = true, present = true, held_by = NULL, next_attempt_at = least(l.next_attempt_at, excluded.next_attempt_at)
+    INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, protected, next_attempt_at)
+    SELECT take_in_calls.target_id, c.resource_id, k.key, 'pending', true, true, r.protect IS NOT NULL, clock_timestamp() + interval '30 seconds'
+    FROM ended c JOIN reconciler.resources r ON r.id = c.resource_id CROSS JOIN LATERAL (SELECT u AS key FROM unnest(c.keys) AS u GROUP BY u HAVING count(*) = 1) AS k
+    GROUP BY c.resource_id, k.key, r.protect ORDER BY c.resource_id, k.key COLLATE "C"
+    ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = true, present = true, protected = excluded.protected, held_by = NULL, next_attempt_at = least(l.next_attempt_at, excluded.next_attempt_at)
     WHERE NOT l.present
 $$;
 

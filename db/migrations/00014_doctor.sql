@@ -200,8 +200,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                 format('Look at SELECT * FROM reconciler.drift WHERE target = %L; then %s', t.name, reconciler.quote_call('resync', ARRAY[t.name]))
             FROM (SELECT count(*) FROM (SELECT FROM reconciler.drift_found d WHERE d.target_id = t.id AND t.configured AND reconciler.left_alone(d) LIMIT 10000) AS x) AS c(n) WHERE n > 0
             UNION ALL
-            SELECT format('the guard of %s holds %s', t.name, reconciler.counted(n, 'delete')), format('Look at SELECT * FROM reconciler.held WHERE target = %L; then %s', t.name, reconciler.quote_call('approve', ARRAY[t.name]))
-            FROM (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by = 'guard') AS c(n) WHERE n > 0
+            SELECT format('the guard of %s holds %s', t.name, reconciler.deletes_text(n, protected)), format('Look at SELECT * FROM reconciler.held WHERE target = %L; then %s', t.name, reconciler.quote_call('approve', ARRAY[t.name]))
+            FROM (SELECT count(*), count(*) FILTER (WHERE l.protected) FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state = 'held' AND l.held_by = 'guard') AS c(n, protected) WHERE n > 0
             UNION ALL
             SELECT format('%s is %s', t.name, reconciler.pause_text(t)), reconciler.quote_call('resume', ARRAY[t.name]) WHERE t.paused_at < clock_timestamp() - interval '1 day'
         ) AS f(finding, remedy)

@@ -4,7 +4,7 @@
 SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)::bigint AS failed FROM (SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
     sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(states)::text[], sqlc.arg(wanted)::boolean[], sqlc.arg(present)::boolean[],
     sqlc.arg(desired_revisions)::bigint[], sqlc.arg(applied_revisions)::bigint[], sqlc.arg(applied_hashes)::bytea[], sqlc.arg(failed_hashes)::bytea[],
-    sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(delays)::float8[],
+    sqlc.arg(attempts)::int[], sqlc.arg(errors)::text[], sqlc.arg(held_by)::text[], sqlc.arg(approved)::boolean[], sqlc.arg(protected)::boolean[], sqlc.arg(delays)::float8[],
     sqlc.arg(called)::boolean[], sqlc.arg(matches)::text[], sqlc.arg(generations)::int[],
     sqlc.arg(memories)::bytea[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
     sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,

@@ -1,7 +1,7 @@
 -- name: ResourceList :many
 -- With their dependencies: both of one moment. Types go by their names of that moment: they may be renamed. What is missing
 -- of a definition fails where it is used, not here: one that is broken keeps no other from being read.
-SELECT r.id, r.name, r.version, r.match_columns, (r.removed_at IS NOT NULL)::boolean AS removed,
+SELECT r.id, r.name, r.version, r.match_columns, (r.removed_at IS NOT NULL)::boolean AS removed, (r.protect IS NOT NULL)::boolean AS protects,
     -- Whether some row may name no target, which means every target.
     (NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = r.relation AND a.attnotnull AND NOT a.attisdropped
                  AND r.target_bound IN (format('%I.%I', r.alias, a.attname), format('(%I.%I)::text', r.alias, a.attname)))

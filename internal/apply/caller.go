@@ -304,7 +304,7 @@ func repeat(out driver.Outcome, n int) []driver.Outcome {
 func (c *caller) object(l look) driver.Object {
 	ref := driver.Ref{
 		Target: c.cfg.Name, Resource: l.resource.Name, Key: l.item.Key,
-		Revision: max(l.item.Revision, l.now), Term: c.cfg.Grant.Term, Memory: l.memory(),
+		Revision: max(l.item.Revision, l.now), Term: c.cfg.Grant.Term, Memory: l.memory(), Approved: l.approved(),
 	}
 	return driver.Object{Ref: ref, Spec: l.row.Spec, Hash: l.row.Hash}
 }

@@ -44,6 +44,7 @@ type record struct {
 	err             string
 	heldBy          string
 	approved        bool
+	protected       bool
 	delay           float64 // seconds until the next attempt; negative: none
 	called          bool
 	match           string
@@ -83,6 +84,9 @@ func (l look) base() record {
 		r.present, r.appliedHash, r.attempts = e.Present, e.AppliedHash, e.Attempts
 		r.desiredRevision = max(r.desiredRevision, e.DesiredRevision)
 		r.failedHash, r.approved, r.generation = e.FailedHash, e.Approved, e.Generation
+		if r.wanted {
+			r.approved = l.approved()
+		}
 		if e.LastError != nil {
 			r.err = *e.LastError
 		}
@@ -90,6 +94,7 @@ func (l look) base() record {
 			r.attempts = 0 // those were made at something else
 		}
 	}
+	r.protected = l.row.Protected || r.approved && r.wanted || !r.wanted && l.protected()
 	if r.desiredRevision == 0 {
 		r.desiredRevision = l.now
 	}
@@ -99,11 +104,11 @@ func (l look) base() record {
 // decideSpoiled blocks a row that cannot become an object. It deletes nothing: the row is there.
 func decideSpoiled(l look) (action, *record) {
 	e, text := l.row.Ledger, clip(l.row.Err.Error())
-	if e != nil && e.State == desired.Blocked && e.LastError != nil && *e.LastError == text {
+	if e != nil && e.State == desired.Blocked && e.LastError != nil && *e.LastError == text && e.Protected == l.row.Protected {
 		return actNothing, nil
 	}
 	r := l.base()
-	r.state, r.wanted, r.err, r.failedHash, r.attempts = desired.Blocked, true, text, nil, 0
+	r.state, r.wanted, r.err, r.failedHash, r.attempts, r.protected = desired.Blocked, true, text, nil, 0, l.row.Protected
 	return actRecord, &r
 }
 
@@ -113,17 +118,19 @@ func decideWanted(l look) (action, *record) {
 	if e != nil && !l.item.Force {
 		switch {
 		case e.State == desired.Applied && bytes.Equal(e.AppliedHash, l.row.Hash[:]) && !again:
-			return actNothing, nil
+			return l.unchanged()
 		case e.State == desired.Blocked && bytes.Equal(e.FailedHash, l.row.Hash[:]):
-			return actNothing, nil
+			return l.unchanged()
 		case e.State == desired.Failing && e.Wanted && !due(e) && bytes.Equal(e.FailedHash, l.row.Hash[:]):
-			return actNothing, nil // it keeps its turn
+			return l.unchanged() // it keeps its turn
+		case held(e, heldByGuard) && e.Wanted && bytes.Equal(e.FailedHash, l.row.Hash[:]):
+			return actNothing, nil // the driver waits for approval of this spec
 		}
 	}
 	r := l.base()
 	if e != nil && e.Present && bytes.Equal(e.AppliedHash, l.row.Hash[:]) && !again {
 		// The target has it; only the ledger stands elsewhere (held, or to be deleted before the row came back).
-		r.state, r.err, r.attempts, r.failedHash, r.approved = desired.Applied, "", 0, nil, false
+		r.state, r.err, r.attempts, r.failedHash, r.approved, r.protected = desired.Applied, "", 0, nil, false, l.row.Protected
 		r.appliedRevision = max(l.item.Revision, l.now)
 		return actRecord, &r
 	}
@@ -134,12 +141,25 @@ func decideWanted(l look) (action, *record) {
 	return hold(e, r, by, again)
 }
 
-// hold records that something keeps a wanted object back, unless the ledger says so already.
-func hold(e *desired.Entry, r record, by string, again bool) (action, *record) {
-	if e != nil && e.State == desired.Held && e.Wanted && e.HeldBy != nil && *e.HeldBy == by {
+// unchanged records of a wanted object that needs no call whether its deletes are protected, if that has changed.
+func (l look) unchanged() (action, *record) {
+	e, r := l.row.Ledger, l.base()
+	if e.Protected == r.protected {
 		return actNothing, nil
 	}
-	r.state, r.heldBy, r.approved = desired.Held, by, false
+	r.state = e.State
+	if e.DueIn != nil {
+		r.delay = max(*e.DueIn, 0)
+	}
+	return actRecord, &r
+}
+
+// hold records that something keeps a wanted object back, unless the ledger says so already.
+func hold(e *desired.Entry, r record, by string, again bool) (action, *record) {
+	if held(e, by) && e.Wanted && e.Protected == r.protected {
+		return actNothing, nil
+	}
+	r.state, r.heldBy = desired.Held, by
 	if again {
 		r.appliedHash = nil // what the target has now is not known: it is called for when nothing holds it any more
 	}
@@ -173,12 +193,18 @@ func decideUnwanted(l look) (action, *record) {
 		return actRecord, &record{gone: true}
 	}
 	approved := l.drain || e != nil && e.Approved
+	if l.protected() {
+		approved = l.approved()
+	}
 	if holder := l.holder(e, approved); holder != "" {
-		if e != nil && e.State == desired.Held && !e.Wanted && e.HeldBy != nil && *e.HeldBy == holder {
+		if held(e, holder) && !e.Wanted {
 			return actNothing, nil
 		}
 		r := l.base()
 		r.state, r.heldBy, r.present = desired.Held, holder, true
+		if r.protected {
+			r.err = "" // of other calls: the reason is the row
+		}
 		return actRecord, &r
 	}
 	return actDelete, nil
@@ -198,7 +224,7 @@ func (l look) deleteWaits(e *desired.Entry) bool {
 // holder says who holds a delete back, or "".
 func (l look) holder(e *desired.Entry, approved bool) string {
 	switch {
-	case !approved && e != nil && e.State == desired.Held && e.HeldBy != nil && *e.HeldBy == heldByGuard:
+	case !approved && (l.protected() || held(e, heldByGuard)):
 		return heldByGuard // only approve() or the row's return lets it go: no pause, no sync, no later window
 	case l.gated() && !l.drain:
 		return heldByGate
@@ -217,6 +243,28 @@ func (l look) holder(e *desired.Entry, approved bool) string {
 	}
 	l.item.Payload.passed = true
 	return ""
+}
+
+// protected reports whether a delete of the object waits for approve(), whatever else lets deletes pass.
+func (l look) protected() bool {
+	return l.row.Protected || l.row.Ledger != nil && l.row.Ledger.Protected
+}
+
+// approved reports whether approve() has released what this look leads to: the delete, or the spec that the driver has asked about.
+func (l look) approved() bool {
+	e := l.row.Ledger
+	switch {
+	case e == nil || !e.Approved || !e.Protected:
+		return false
+	case l.row.Wanted && !l.drain:
+		return e.Wanted && bytes.Equal(e.FailedHash, l.row.Hash[:])
+	}
+	return !e.Wanted
+}
+
+// held reports whether something holds the object back.
+func held(e *desired.Entry, by string) bool {
+	return e != nil && e.State == desired.Held && e.HeldBy != nil && *e.HeldBy == by
 }
 
 func due(e *desired.Entry) bool { return e.DueIn == nil || *e.DueIn <= 0 }
@@ -249,7 +297,7 @@ func (l look) outcome(act action, out driver.Outcome, backoff throttle.Backoff) 
 		}
 		hash := l.row.Hash
 		r.state, r.appliedHash, r.appliedRevision = desired.Applied, hash[:], max(l.item.Revision, l.now, 1)
-		r.failedHash, r.attempts, r.err, r.approved = nil, 0, "", false
+		r.failedHash, r.attempts, r.err, r.approved, r.protected = nil, 0, "", false, l.row.Protected
 		return &r
 	}
 	// What the target has now is not known: it may have taken half of it.
@@ -259,7 +307,7 @@ func (l look) outcome(act action, out driver.Outcome, backoff throttle.Backoff) 
 		if e := l.row.Ledger; e == nil || !bytes.Equal(e.FailedHash, hash[:]) {
 			r.attempts = 1 // another spec, another count
 		}
-		r.failedHash, r.approved = hash[:], false
+		r.failedHash = hash[:]
 	} else {
 		r.wanted, r.approved = false, true // the guard let it pass once
 	}
@@ -267,6 +315,9 @@ func (l look) outcome(act action, out driver.Outcome, backoff throttle.Backoff) 
 	case driver.VerdictWaiting, driver.VerdictUnreachable:
 		r.attempts--
 		r.state, r.delay = desired.Pending, throttle.Jittered(max(out.After, waitingMin)).Seconds()
+	case driver.VerdictUnapproved:
+		r.attempts--
+		r.state, r.heldBy, r.protected, r.approved = desired.Held, heldByGuard, true, false
 	case driver.VerdictTerminal:
 		r.state = desired.Blocked
 	case driver.VerdictRetryAfter:

@@ -69,8 +69,8 @@ func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, ba
 	return nil
 }
 
-// doomed returns the objects that a look at them now would delete, without those that are being deleted: these have passed the
-// guard. Of a resource that cannot be read it returns none: rows that cannot be read are no reason to delete, and the
+// doomed returns the objects that a look at them now would delete, without those that are protected, and those that are being
+// deleted: these have passed the guard. Of a resource that cannot be read it returns none: rows that cannot be read are no reason to delete, and the
 // dispatcher deals with the resource.
 func (p *parking) doomed(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
 	resource, err := p.resource(ctx, resourceID)
@@ -89,7 +89,7 @@ func (p *parking) doomed(ctx context.Context, resourceID int32, items []*Item) (
 		}
 		for _, it := range chunk {
 			row, ok := rows[it.Key]
-			if ok && !row.Wanted && row.Err == nil && row.Ledger != nil && row.Ledger.Present && !row.Ledger.Approved {
+			if ok && !row.Wanted && row.Err == nil && row.Ledger != nil && row.Ledger.Present && !row.Ledger.Approved && !row.Protected {
 				doomed = append(doomed, it)
 			}
 		}

@@ -401,6 +401,7 @@ func addRecord(p *store.SettleParams, r result) {
 	p.Errors = append(p.Errors, rec.err)
 	p.HeldBy = append(p.HeldBy, rec.heldBy)
 	p.Approved = append(p.Approved, rec.approved)
+	p.Protected = append(p.Protected, rec.protected)
 	p.Delays = append(p.Delays, rec.delay)
 	p.Called = append(p.Called, rec.called)
 	p.Matches = append(p.Matches, rec.match)

@@ -62,12 +62,12 @@ func (r *Resource) buildPage(first bool) string {
 SELECT true, (SELECT count(*) FROM page), NULL::text, (SELECT ARRAY[%s] FROM page AS p ORDER BY %s LIMIT 1)
 UNION ALL
 SELECT false, 0, p.key, NULL FROM page AS p
-LEFT JOIN LATERAL (SELECT l.state, l.wanted, l.applied_hash, l.failed_hash FROM reconciler.ledger l
+LEFT JOIN LATERAL (SELECT l.state, l.wanted, l.applied_hash, l.failed_hash, l.protected, l.held_by FROM reconciler.ledger l
     WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = p.key COLLATE "C" LIMIT 1) AS l ON true
-WHERE l.state IS NULL OR NOT l.wanted
+WHERE l.state IS NULL OR NOT l.wanted OR l.protected IS DISTINCT FROM (p.protect IS NOT FALSE) AND l.held_by IS DISTINCT FROM 'guard'
    OR $%d::boolean OR l.state = 'applied' AND (p.spec IS NULL OR l.applied_hash <> %s)
    OR l.state = 'blocked' AND l.failed_hash IS DISTINCT FROM %s`,
-		r.from("d.key, d.spec, "+typed, "d.running AND", first), last, order, r.ID, all, hashSQL("p.spec"), hashSQL("p.spec"))
+		r.from("d.key, d.spec, d.protect, "+typed, "d.running AND", first), last, order, r.ID, all, hashSQL("p.spec"), hashSQL("p.spec"))
 }
 
 // buildKeys reads the keys of all rows, running or not: for when rows spoil everything else.

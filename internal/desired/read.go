@@ -21,6 +21,9 @@ type Row struct {
 	Spec   []byte      // PostgreSQL's text form of the spec; set when Wanted
 	Hash   driver.Hash // of Spec
 	Match  []byte      // values that depends_on refers to, as jsonb; nil for a plain resource
+	// Protected: deletes of the object wait for approve(). It is the row's answer; without a row the ledger's; without that one it is
+	// whether any object of the resource may be protected.
+	Protected bool
 	// Err says why the row cannot become an object: its expressions fail on it, its spec is null, or its key is
 	// not unique. Nothing may be deleted on the strength of such a row.
 	Err    error
@@ -55,6 +58,7 @@ type Entry struct {
 	LastError       *string
 	HeldBy          *string
 	Approved        bool
+	Protected       bool
 	Generation      int32    // retry() and approve() increase it
 	DueIn           *float64 // seconds until the next attempt; negative when due
 	AppliedAt       *time.Time
@@ -98,9 +102,9 @@ func (r *Resource) buildRead(governed, alone bool) string {
 		small := fmt.Sprintf("octet_length(d.match) <= %d", MatchMost)
 		fits, match = fits+" AND "+small, fmt.Sprintf("CASE WHEN %s THEN d.match END AS match", small)
 	}
-	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN %s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %s, ", fits, match)
+	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN %s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %s, d.protect, ", fits, match)
 	b.WriteString("l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
-	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.generation, l.memory,\n")
+	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.protected, l.generation, l.memory,\n")
 	gates := r.gatesAt()
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
 		fmt.Sprintf(unopenedSQL, r.ID, gates, gates+1) + " AS unopened, " + fmt.Sprintf(governedSQL, gates, gates+2) + " AS governed, 0::bigint AS first\n")
@@ -116,9 +120,9 @@ func (r *Resource) buildRead(governed, alone bool) string {
 	}
 	b.WriteString(", n)\nLEFT JOIN LATERAL (")
 	if r.Removed {
-		b.WriteString("SELECT true AS found, NULL::text AS spec, NULL::text AS match WHERE false AND $1::text IS NULL")
+		b.WriteString("SELECT true AS found, NULL::text AS spec, NULL::text AS match, NULL::boolean AS protect WHERE false AND $1::text IS NULL")
 	} else {
-		fmt.Fprintf(&b, "SELECT true AS found, d.spec::text AS spec, d.match::text AS match FROM %s AS d WHERE ", r.view)
+		fmt.Fprintf(&b, "SELECT true AS found, d.spec::text AS spec, d.match::text AS match, d.protect IS NOT FALSE AS protect FROM %s AS d WHERE ", r.view)
 		b.WriteString(r.wanted(alone) + " LIMIT 2")
 	}
 	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = i.key LIMIT 1) AS l ON true\n%s", r.ID, tasks)
@@ -232,7 +236,7 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 	defer result.Close()
 	recorded, bytes := int64(0), 0
 	for result.Next() {
-		n, row, may, err := scanRow(result)
+		n, row, may, err := r.scanRow(result)
 		if err != nil {
 			return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 		}
@@ -250,7 +254,7 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 		if bytes > ReadMost {
 			row.Spec, row.Left = nil, true
 		}
-		if r.Removed && row.Ledger != nil {
+		if r.Removed && row.Ledger != nil && !row.Ledger.Protected {
 			row.Ledger.Approved = true // by untrack()
 		}
 		at := &out[places[n-1]]
@@ -297,21 +301,22 @@ func (r *Resource) readArgs(target string, targetID int32, keys []string) (args 
 }
 
 // scanRow also says whether tasks of an apply may govern objects of the target.
-func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
+func (r *Resource) scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 	var (
 		found                     *bool
 		spec, match               []byte
 		bytes                     *int32
 		state                     *State
 		wanted, present, approved *bool
+		protect, protected        *bool
 		desired                   *int64
 		attempts, generation      *int32
 		operation                 *int64
 		open, reapply             *bool
 		e                         Entry
 	)
-	err = result.Scan(&n, &row.Key, &found, &spec, &bytes, &match, &state, &wanted, &present, &desired, &e.AppliedRevision,
-		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &generation, &e.Memory, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed, &row.First)
+	err = result.Scan(&n, &row.Key, &found, &spec, &bytes, &match, &protect, &state, &wanted, &present, &desired, &e.AppliedRevision,
+		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &protected, &generation, &e.Memory, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed, &row.First)
 	if err != nil {
 		return 0, row, false, err
 	}
@@ -329,9 +334,17 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 		}
 	}
 	if state != nil {
-		e.State, e.Wanted, e.Present, e.Approved = *state, *wanted, *present, *approved
+		e.State, e.Wanted, e.Present, e.Approved, e.Protected = *state, *wanted, *present, *approved, *protected
 		e.DesiredRevision, e.Attempts, e.Generation = *desired, *attempts, *generation
 		row.Ledger = &e
+	}
+	switch {
+	case protect != nil:
+		row.Protected = *protect
+	case row.Ledger != nil:
+		row.Protected = e.Protected
+	default:
+		row.Protected = r.protects
 	}
 	if operation != nil {
 		row.Task = &Task{Operation: *operation, Open: *open, Reapply: *reapply}
@@ -342,8 +355,8 @@ func scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 // buildEntry reads what the ledger and applies say of a key alone: $1 target id, $2 resource id, $3 key, and of the gates since and
 // applies.
 func (r *Resource) buildEntry() string {
-	return fmt.Sprintf(`SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
-  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.generation, l.memory, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
+	return fmt.Sprintf(`SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, NULL::boolean, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
+  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.protected, l.generation, l.memory, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
   g.operation_id, g.is_open, g.reapply, %s, true, 0::bigint
 FROM (SELECT $3::text AS key) AS i
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = $2::int AND l.key = i.key LIMIT 1) AS l ON true
@@ -360,7 +373,7 @@ func (r *Resource) readEntry(ctx context.Context, how read, key string) (Row, er
 	}
 	defer result.Close()
 	for result.Next() {
-		if _, row, _, err = scanRow(result); err != nil {
+		if _, row, _, err = r.scanRow(result); err != nil {
 			return row, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
 		}
 	}

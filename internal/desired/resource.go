@@ -20,6 +20,7 @@ type Resource struct {
 
 	keys      int  // number of key columns
 	joined    bool // has depends_on
+	protects  bool // some object may be protected
 	anyTarget bool // some row may name no target, which means every target
 	indexed   bool // rows that name no target can be walked in key order by an index
 	view      string
@@ -48,7 +49,7 @@ func (r *Resource) Joined() bool { return r.joined }
 func newResource(row store.ResourceListRow) *Resource {
 	r := &Resource{
 		ID: row.ID, Name: row.Name, Version: row.Version, Removed: row.Removed,
-		keys: len(row.KeyCasts), joined: len(row.MatchColumns) > 0, anyTarget: row.AnyTarget, indexed: row.TargetIndexed,
+		keys: len(row.KeyCasts), joined: len(row.MatchColumns) > 0, protects: row.Protects, anyTarget: row.AnyTarget, indexed: row.TargetIndexed,
 		view:  pgx.Identifier{"reconciler", "desired_" + row.Name}.Sanitize(),
 		casts: row.KeyCasts, texts: row.KeyTexts, matches: map[string]matchColumn{},
 	}

@@ -23,6 +23,8 @@ const (
 	VerdictUnreachable
 	// VerdictWaiting: the target has taken the call, and has not confirmed the result yet.
 	VerdictWaiting
+	// VerdictUnapproved: the call would remove what only a person may let go; wait for approve().
+	VerdictUnapproved
 )
 
 // String returns the verdict as used in logs and metrics.
@@ -40,6 +42,8 @@ func (v Verdict) String() string {
 		return "unreachable"
 	case VerdictWaiting:
 		return "waiting"
+	case VerdictUnapproved:
+		return "unapproved"
 	default:
 		return fmt.Sprintf("verdict(%d)", int(v))
 	}
@@ -97,6 +101,11 @@ func Waiting(after time.Duration, reason string) Outcome {
 	o.After = max(after, 0)
 	return o
 }
+
+// Unapproved says that the call would remove something whose removal a person must approve first, and that it has left that in
+// place. The object is held with the reason. After approve() the call is made again, with Ref.Approved; a call for another spec
+// asks anew. A Delete removes nothing of the object before it answers so, or only what needs no approval.
+func Unapproved(err error) Outcome { return failed(VerdictUnapproved, err) }
 
 // Remember returns the outcome with what is to be remembered of the object; nil keeps what is.
 func (o Outcome) Remember(memory []byte) Outcome {

@@ -328,15 +328,15 @@ const settle = `-- name: Settle :one
 SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)::bigint AS failed FROM (SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
     $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
     $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
-    $13::int[], $14::text[], $15::text[], $16::boolean[], $17::float8[],
-    $18::boolean[], $19::text[], $20::int[],
-    $21::bytea[], $22::int[], $23::text[],
-    $24::bigint, $25::text, $26::bigint, $27::text,
-    $28::text, $29::bigint, $30::boolean,
-    $31::bigint, $32::bigint, $33::float8, $34::bigint[]) AS ledger,
-  CASE WHEN cardinality($35::bigint[]) > 0 THEN
-    reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $35::bigint[],
-      $36::int[], $37::text[], $38::text[], $39::text[]) END AS settled
+    $13::int[], $14::text[], $15::text[], $16::boolean[], $17::boolean[], $18::float8[],
+    $19::boolean[], $20::text[], $21::int[],
+    $22::bytea[], $23::int[], $24::text[],
+    $25::bigint, $26::text, $27::bigint, $28::text,
+    $29::text, $30::bigint, $31::boolean,
+    $32::bigint, $33::bigint, $34::float8, $35::bigint[]) AS ledger,
+  CASE WHEN cardinality($36::bigint[]) > 0 THEN
+    reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $36::bigint[],
+      $37::int[], $38::text[], $39::text[], $40::text[]) END AS settled
   OFFSET 0) AS w
 `
 
@@ -357,6 +357,7 @@ type SettleParams struct {
 	Errors           []string
 	HeldBy           []string
 	Approved         []bool
+	Protected        []bool
 	Delays           []float64
 	Called           []bool
 	Matches          []string
@@ -407,6 +408,7 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) (SettleRow, erro
 		arg.Errors,
 		arg.HeldBy,
 		arg.Approved,
+		arg.Protected,
 		arg.Delays,
 		arg.Called,
 		arg.Matches,
@@ -718,7 +720,7 @@ func (q *Queries) TargetTrouble(ctx context.Context, arg TargetTroubleParams) er
 
 const tasksHealthPage = `-- name: TasksHealthPage :many
 SELECT k.resource_id, r.name AS resource, k.key, l.desired_revision, l.memory
-FROM reconciler.tasks k CROSS JOIN LATERAL (SELECT x.target_id, x.resource_id, x.key, x.state, x.wanted, x.present, x.desired_revision, x.applied_revision, x.applied_hash, x.failed_hash, x.attempts, x.last_error, x.held_by, x.approved, x.next_attempt_at, x.applied_at, x.match, x.generation, x.memory FROM reconciler.ledger x
+FROM reconciler.tasks k CROSS JOIN LATERAL (SELECT x.target_id, x.resource_id, x.key, x.state, x.wanted, x.present, x.desired_revision, x.applied_revision, x.applied_hash, x.failed_hash, x.attempts, x.last_error, x.held_by, x.approved, x.protected, x.next_attempt_at, x.applied_at, x.match, x.generation, x.memory FROM reconciler.ledger x
     WHERE x.target_id = k.target_id AND x.resource_id = k.resource_id AND x.key = k.key LIMIT 1) AS l
 JOIN reconciler.resources r ON r.id = k.resource_id
 WHERE k.operation_id = $1::bigint AND k.state = 'completed' AND l.present AND l.wanted

@@ -11,7 +11,7 @@ import (
 )
 
 const resourceList = `-- name: ResourceList :many
-SELECT r.id, r.name, r.version, r.match_columns, (r.removed_at IS NOT NULL)::boolean AS removed,
+SELECT r.id, r.name, r.version, r.match_columns, (r.removed_at IS NOT NULL)::boolean AS removed, (r.protect IS NOT NULL)::boolean AS protects,
     -- Whether some row may name no target, which means every target.
     (NOT EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = r.relation AND a.attnotnull AND NOT a.attisdropped
                  AND r.target_bound IN (format('%I.%I', r.alias, a.attname), format('(%I.%I)::text', r.alias, a.attname)))
@@ -34,6 +34,7 @@ type ResourceListRow struct {
 	Version       int32
 	MatchColumns  []string
 	Removed       bool
+	Protects      bool
 	AnyTarget     bool
 	TargetIndexed bool
 	KeyCasts      []string
@@ -59,6 +60,7 @@ func (q *Queries) ResourceList(ctx context.Context) ([]ResourceListRow, error) {
 			&i.Version,
 			&i.MatchColumns,
 			&i.Removed,
+			&i.Protects,
 			&i.AnyTarget,
 			&i.TargetIndexed,
 			&i.KeyCasts,

@@ -130,7 +130,7 @@ const ledgerLookup = `-- name: LedgerLookup :many
 SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
     CASE WHEN $1::boolean THEN sha256(l.memory) END::bytea AS remembered
 FROM unnest($2::text[]) WITH ORDINALITY AS i(key, n)
-LEFT JOIN LATERAL (SELECT target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, next_attempt_at, applied_at, match, generation, memory FROM reconciler.ledger x WHERE x.target_id = $3::int AND x.resource_id = $4::int AND x.key = i.key LIMIT 1) AS l ON true
+LEFT JOIN LATERAL (SELECT target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, protected, next_attempt_at, applied_at, match, generation, memory FROM reconciler.ledger x WHERE x.target_id = $3::int AND x.resource_id = $4::int AND x.key = i.key LIMIT 1) AS l ON true
 ORDER BY i.n
 `
 

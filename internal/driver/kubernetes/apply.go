@@ -129,7 +129,7 @@ func (w *work) bringAll(members []member) driver.Outcome {
 	return out
 }
 
-// prune removes the members that the spec does not name. A protected one keeps the object from being done.
+// prune removes the members that the spec does not name. A protected one waits for approval.
 func (w *work) prune(members []member) driver.Outcome {
 	wanted := map[place]bool{}
 	for _, m := range members {

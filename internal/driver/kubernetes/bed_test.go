@@ -76,8 +76,9 @@ func (b *bed) newNamespace(t testing.TB) string {
 type caller struct {
 	driver.Driver
 
-	target string
-	memory map[string][]byte
+	target   string
+	memory   map[string][]byte
+	approved bool
 }
 
 func (b *bed) open(t testing.TB, target string, opts driver.Options) *caller {
@@ -93,7 +94,7 @@ func (b *bed) open(t testing.TB, target string, opts driver.Options) *caller {
 }
 
 func (c *caller) ref(key string) driver.Ref {
-	return driver.Ref{Target: c.target, Resource: "apps", Key: key, Revision: 1, Term: 1, Memory: c.memory[key]}
+	return driver.Ref{Target: c.target, Resource: "apps", Key: key, Revision: 1, Term: 1, Memory: c.memory[key], Approved: c.approved}
 }
 
 // apply applies an object with these manifests.

@@ -218,7 +218,7 @@ func (d *differ) removal(k known) error {
 		d.note(k.at, "it is being deleted"+finalizers(now))
 		return nil
 	case slices.Contains(d.protected, k.at.GroupKind):
-		d.note(k.at, "it is not deleted: its kind is protected (options.protected)")
+		d.note(k.at, "it is deleted only after reconciler.approve(): its kind is protected (options.protected)")
 		return nil
 	}
 	mapping, err := d.mapper.find(d.ctx, k.at.GroupKind, "")

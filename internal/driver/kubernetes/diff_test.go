@@ -150,7 +150,7 @@ func TestDiffWritesNothing(t *testing.T) {
 	require.Equal(t, before, b.get(t, configMaps, b.namespace, "a").GetResourceVersion())
 	require.Nil(t, b.data(t, "b"))
 	require.Nil(t, b.get(t, configMaps, b.namespace, "reconciler-other"), "the ApplySet of a target that was never used")
-	require.Equal(t, []string{"Deployment.apps web in " + b.namespace + "||||it is not deleted: its kind is protected (options.protected)"}, c.diffDelete(t, "web")[1:])
+	require.Equal(t, []string{"Deployment.apps web in " + b.namespace + "||||it is deleted only after reconciler.approve(): its kind is protected (options.protected)"}, c.diffDelete(t, "web")[1:])
 }
 
 func TestDiffSaysWhatIsWrongWithASpec(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 const managerDefault = "reconciler"
 
-// protectedDefault are the kinds whose objects are not deleted unless options.protected says otherwise: others lose data with them.
+// protectedDefault are the kinds whose deletes wait for approval unless options.protected names others: others lose data with them.
 var protectedDefault = []string{
 	"Namespace", "CustomResourceDefinition.apiextensions.k8s.io", "PersistentVolume", "PersistentVolumeClaim",
 }

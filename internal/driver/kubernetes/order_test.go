@@ -151,21 +151,37 @@ func TestADeleteIsDoneWhenTheObjectIsGone(t *testing.T) {
 	require.Nil(t, b.data(t, "b"))
 }
 
-func TestProtectedKindsAreNotDeleted(t *testing.T) {
+func TestDeletesOfProtectedKindsWaitForApproval(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	c := b.open(t, "prod", nil)
 	name := b.namespace + "-kept"
 	c.done(t, "web", namespace(name), within(name, configMap("a", one("1"))))
-	const remedy = " is not deleted: its kind is protected (options.protected): delete it by hand, or take the kind out of the option, " +
-		"and call reconciler.retry()"
-	requireOut(t, driver.VerdictTerminal, "Namespace "+name+remedy, c.delete(t, "web"))
+	const reason = " would be deleted, and its kind is protected (options.protected)"
+	requireOut(t, driver.VerdictUnapproved, "Namespace "+name+reason, c.delete(t, "web"))
+	require.NotNil(t, b.get(t, namespaces, "", name))
+	require.NotNil(t, b.get(t, configMaps, name, "a"), "a delete removes nothing before all of it is approved")
+	c.approved = true
+	b.settle(t, name)
+	c.becomesDone(t, func() driver.Outcome { return c.delete(t, "web") })
+	require.Nil(t, b.get(t, configMaps, name, "a"))
+}
+
+func TestSpecThatLosesProtectedMembersWaitsForApproval(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", nil)
+	name := b.namespace + "-kept"
+	c.done(t, "web", namespace(name), within(name, configMap("a", one("1"))), configMap("b", one("1")))
+	left := configMap("b", one("2"))
+	requireOut(t, driver.VerdictUnapproved, "Namespace "+name+" would be deleted, and its kind is protected (options.protected)", c.apply(t, "web", left))
+	require.Equal(t, one("2"), b.data(t, "b"))
 	require.NotNil(t, b.get(t, namespaces, "", name))
 	require.Nil(t, b.get(t, configMaps, name, "a"), "members that are not protected go")
-	open := b.open(t, "prod", driver.Options{"protected": []any{}})
-	open.memory = c.memory
+	c.approved = true
 	b.settle(t, name)
-	open.becomesDone(t, func() driver.Outcome { return open.delete(t, "web") })
+	c.becomesDone(t, func() driver.Outcome { return c.apply(t, "web", left) })
+	require.Equal(t, driver.Done().Verdict, c.apply(t, "web", left).Verdict)
 }
 
 func TestImmutableFieldIsReplacedWhereTheRowAsksForIt(t *testing.T) {

@@ -189,7 +189,8 @@ func (w *waits) over(object string) {
 // worse returns the outcome that says what is to happen next, of two members of an object.
 func worse(a, b driver.Outcome) driver.Outcome {
 	order := []driver.Verdict{
-		driver.VerdictDone, driver.VerdictWaiting, driver.VerdictTerminal, driver.VerdictBackoff, driver.VerdictRetryAfter, driver.VerdictUnreachable,
+		driver.VerdictDone, driver.VerdictWaiting, driver.VerdictUnapproved, driver.VerdictTerminal, driver.VerdictBackoff, driver.VerdictRetryAfter,
+		driver.VerdictUnreachable,
 	}
 	if slices.Index(order, b.Verdict) > slices.Index(order, a.Verdict) {
 		return b

@@ -13,7 +13,8 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// Delete removes the members of an object, those first that others may need, and is done when all are gone.
+// Delete removes the members of an object, those first that others may need, and is done when all are gone. It removes none before a
+// person has approved that protected ones go.
 func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 	if ctx.Err() != nil {
 		return driver.Backoff(context.Cause(ctx))
@@ -29,11 +30,42 @@ func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 	for _, k := range w.memory {
 		all = append(all, k)
 	}
-	out := w.removeAll(all)
+	out := w.approval(all)
+	if out.Verdict == driver.VerdictDone {
+		out = w.removeAll(all)
+	}
 	if out.Verdict == driver.VerdictDone {
 		c.waits.over(w.object)
 	}
 	return c.finish(out, w.memory)
+}
+
+// approval is Done unless a person must approve first that a member goes.
+func (w *work) approval(members []known) driver.Outcome {
+	for _, k := range members {
+		if !slices.Contains(w.protected, k.at.GroupKind) {
+			continue
+		}
+		_, now, err := w.find(k)
+		var unknown *unknownKindError
+		switch {
+		case errors.As(err, &unknown): // its objects went with the kind
+		case err != nil:
+			return w.failed(k.at, err)
+		case now != nil && w.isMine(now, k) && w.unapproved(k, now):
+			return unapproved(k)
+		}
+	}
+	return driver.Done()
+}
+
+// unapproved reports whether a member is of a protected kind, and nobody has approved that it goes.
+func (w *work) unapproved(k known, now *metav1.PartialObjectMetadata) bool {
+	return slices.Contains(w.protected, k.at.GroupKind) && now.DeletionTimestamp == nil && !w.ref.Approved
+}
+
+func unapproved(k known) driver.Outcome {
+	return driver.Unapproved(fmt.Errorf("%s would be deleted, and its kind is protected (options.protected)", k.at))
 }
 
 // recall finds the members by their marks.
@@ -83,9 +115,8 @@ func (w *work) remove(k known) driver.Outcome {
 		return w.failed(k.at, err)
 	case now == nil || !w.isMine(now, k):
 		return driver.Done()
-	case slices.Contains(w.protected, k.at.GroupKind) && now.DeletionTimestamp == nil:
-		return driver.Terminal(fmt.Errorf("%s is not deleted: its kind is protected (options.protected): delete it by hand, or take the kind "+
-			"out of the option, and call reconciler.retry()", k.at))
+	case w.unapproved(k, now):
+		return unapproved(k)
 	}
 	w.removes(k.at)
 	if now.DeletionTimestamp == nil {
