@@ -25,6 +25,7 @@ type Controller struct {
 	existing func(context.Context) iter.Seq2[Ref, error]
 	workers  int
 	health   func(Ref) (healthy *bool, reason string) // see Health; nil: it is not known
+	approve  func() int                               // see Approve
 	most     int                                      // deletes; see MaxDeletes
 	mostSet  bool
 	remember bool   // see RememberResults

@@ -62,6 +62,10 @@ func Health(of func(Ref) (healthy *bool, reason string)) ControllerOption {
 	return func(c *Controller) { c.health = of }
 }
 
+// Approve has ApproveDeletes, and approve() in the database, call approve too. It lets pass what else waits for approval, and returns how
+// many objects that were.
+func Approve(approve func() int) ControllerOption { return func(c *Controller) { c.approve = approve } }
+
 // MaxDeletes bounds the deletes of a resource that are concluded from absence: of objects that a snapshot after a reset does not have
 // any more, or that only Existing names. If more of them are outstanding, all of them wait for ApproveDeletes. Deletes that the
 // server sends do not count: they have passed its own guard. They also wait if objects are absent since the rights of the token have

@@ -73,7 +73,7 @@ func (c *Controller) deletesMost(objects int) int {
 	return max(deletesMost, objects/deletesDivide)
 }
 
-// ApproveDeletes has the controller make the deletes that MaxDeletes holds, and returns how many there were.
+// ApproveDeletes has the controller make the deletes that MaxDeletes holds, and returns how many there were, with those of Approve.
 func (c *Controller) ApproveDeletes() int {
 	i := c.informer
 	approved := 0
@@ -89,5 +89,8 @@ func (c *Controller) ApproveDeletes() int {
 	i.mu.Unlock()
 	c.guard()
 	i.wakeSaver(true)
+	if c.approve != nil {
+		approved += c.approve()
+	}
 	return approved
 }

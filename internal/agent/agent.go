@@ -122,7 +122,7 @@ func (a *Agent) open(ctx context.Context) error {
 		if t.store, err = client.OpenStore(t.path()); err != nil {
 			return fmt.Errorf("target %s: %w", tc.Name, err)
 		}
-		if t.memory, err = openMemories(t.file(".memory")); err != nil {
+		if t.memory, t.asked, err = openState(t.file(".memory")); err != nil {
 			return fmt.Errorf("target %s: %w", tc.Name, err)
 		}
 		if a.opts.Adopt {

@@ -16,6 +16,9 @@ import (
 // handle makes one object of the target as the stream wants it, with one call of the driver.
 func (s *session) handle(ctx context.Context, at client.Ref) (client.Result, error) {
 	defer s.rechecks.Ended(at)
+	if reason := s.waits(at); reason != "" {
+		return unapproved(reason), nil
+	}
 	if again, ok := s.admit(ctx); !ok {
 		return client.Retry(again), nil
 	}
@@ -52,6 +55,8 @@ func result(out driver.Outcome, wanted bool) (client.Result, error) {
 		return client.Progressing(short(out.Err), throttle.Spread(out.After)), nil
 	case driver.VerdictWaiting:
 		return client.Progressing(short(out.Err), out.After), nil
+	case driver.VerdictUnapproved:
+		return unapproved(short(out.Err)), nil
 	case driver.VerdictTerminal:
 		return client.Failed(short(out.Err)), nil
 	case driver.VerdictUnreachable:
@@ -59,6 +64,24 @@ func result(out driver.Outcome, wanted bool) (client.Result, error) {
 	case driver.VerdictBackoff:
 	}
 	return client.Result{}, errors.New(short(out.Err))
+}
+
+// waits returns why an object is not called for before a person approves; "": it is.
+func (s *session) waits(at client.Ref) string {
+	object, wanted := s.informer.Object(at.Resource, at.Key)
+	return s.asked.waits(at, wanted, hashOf(object, wanted))
+}
+
+// hashOf is that of what is wanted; zero for a delete.
+func hashOf(object client.Object, wanted bool) driver.Hash {
+	if !wanted {
+		return driver.Hash{}
+	}
+	return driver.HashSpec(object.Spec)
+}
+
+func unapproved(reason string) client.Result {
+	return client.Progressing("waits for approval: "+reason, unapprovedAgain)
 }
 
 // short is an error without the stack of a panic.
@@ -80,10 +103,7 @@ func (e *timeoutError) Error() string { return fmt.Sprintf("no answer within %s"
 func (s *session) call(at client.Ref, object client.Object, wanted bool) (out driver.Outcome) {
 	ctx, cancel := context.WithTimeoutCause(s.calling, s.cfg.Timeout, errCallTimeout)
 	defer cancel()
-	hash := driver.Hash{}
-	if wanted {
-		hash = driver.HashSpec(object.Spec)
-	}
+	hash := hashOf(object, wanted)
 	memory, err := s.memory.of(at)
 	if err != nil {
 		return driver.Backoff(err)
@@ -91,6 +111,7 @@ func (s *session) call(at client.Ref, object client.Object, wanted bool) (out dr
 	ref := driver.Ref{
 		Target: s.cfg.Name, Resource: at.Resource, Key: at.Key, Memory: memory,
 		Revision: s.calls.revision(at, attempt{hash: hash, wanted: wanted}), Term: s.agent.identity.Term,
+		Approved: s.asked.approved(at, wanted, hash),
 	}
 	err = driver.Safely(func() error {
 		if wanted {
@@ -108,7 +129,7 @@ func (s *session) call(at client.Ref, object client.Object, wanted bool) (out dr
 		// What the target did answer stands, however late that was.
 		out = driver.Backoff(&timeoutError{after: s.cfg.Timeout}).Remember(out.Memory)
 	}
-	return s.memory.settle(at, memory, out.Bounded(), wanted)
+	return s.asked.settle(at, wanted, hash, s.memory.settle(at, memory, out.Bounded(), wanted))
 }
 
 // calls numbers what is asked of the driver. Versions of a stream may go back, after a restore of the database for example, and deletes

@@ -28,6 +28,7 @@ func TestAgentReportsEachOutcomeAndCallsAgainWhenItIsTime(t *testing.T) {
 		"RetryAfter": {driver.RetryAfter(10*time.Minute, errors.New("busy")), client.StateProgressing, "busy", StatePending, 6},
 		"Waiting":    {driver.Waiting(10*time.Minute, "queued"), client.StateProgressing, "queued", StatePending, 7},
 		"Terminal":   {driver.Terminal(errors.New("no such image")), client.StateFailed, "no such image", StateFailing, 1},
+		"Unapproved": {driver.Unapproved(errors.New("the disk goes")), client.StateProgressing, "waits for approval: the disk goes", StateHeld, 1},
 		"Panic":      {driver.Backoff(errors.New("panic")), client.StateFailed, "the driver panicked: no such thing", StateFailing, 24},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -73,6 +73,16 @@ func (t *target) approve() int {
 	return n
 }
 
+// approves lets the calls pass that the driver has asked about, and returns how many.
+func (s *session) approves() int {
+	refs, err := s.asked.approve()
+	if err != nil {
+		s.log.Error("approvals_not_written", "error", err)
+	}
+	s.controller.Enqueue(refs...)
+	return len(refs)
+}
+
 // local reports whether a host, with or without a port, is this one.
 func local(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {

@@ -41,7 +41,7 @@ func newSession(t *target, store *client.Store) *session {
 	s.informer = client.NewInformer(t.client, t.cfg.Name, client.InformerOptions{Store: store, WriteAhead: true, SameStream: true})
 	opts := []client.ControllerOption{
 		client.Workers(t.cfg.Concurrency), client.Backoff(t.cfg.Backoff.Min, t.cfg.Backoff.Max),
-		client.RememberResults(t.cfg.OptionsFingerprint()),
+		client.RememberResults(t.cfg.OptionsFingerprint()), client.Approve(s.approves),
 	}
 	if t.cfg.Guard.MaxDeletes != nil {
 		opts = append(opts, client.MaxDeletes(*t.cfg.Guard.MaxDeletes))

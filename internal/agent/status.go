@@ -73,7 +73,7 @@ func (t *target) status() Target {
 	}
 	followed, does := s.informer.Status(), s.controller.Status()
 	st.Objects, st.Revision, st.LastFrame = followed.Objects, followed.Revision, followed.LastFrame
-	st.Pending, st.Failing, st.Held = does.Queued+does.Running+t.calls.waiting(), does.Failing, does.Held
+	st.Pending, st.Failing, st.Held = does.Queued+does.Running+t.calls.waiting(), does.Failing, does.Held+t.asked.held()
 	st.Trouble = t.trouble(s, followed, ailment)
 	if followed.Waiting == "" && followed.LastFrame.After(since) {
 		problem = nil // it is served again

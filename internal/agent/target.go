@@ -36,6 +36,7 @@ type target struct {
 	metrics *metrics
 	store   *client.Store // of the first session; nil once that has it
 	memory  *memories
+	asked   *approvals
 
 	breaker *throttle.Breaker
 	rate    *throttle.Rate
