@@ -14,15 +14,15 @@ func TestPsqlObjects(t *testing.T) {
 	t.Parallel()
 	db := newPsqlDB(t)
 
-	require.Equal(t, "target, resource, key, state, wanted, desired_revision, applied_revision, attempts, last_error, next_attempt_at, applied_at, held_by, present, "+
+	require.Equal(t, "target, resource, key, state, wanted, desired_revision, applied_revision, attempts, last_error, next_attempt_at, applied_at, held_by, present, protected, "+
 		"observed_version, observed_state, healthy, observed_at, observed_message", db.line(t, `
 		SELECT string_agg(attname, ', ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'reconciler.objects'::regclass AND attnum > 0`))
 
 	db.ledger(t, "eu", "1", "applied", "")
 	db.ledger(t, "us", "2", "failing", "attempts = 3, last_error = 'no route'")
 	require.Equal(t, []string{
-		"eu | deployments | 1 | applied | t | 9 | 9 | 0 |  |  | 2026-01-02 03:04:09+00 |  | t |  |  |  |  | ",
-		"us | deployments | 2 | failing | t | 9 | 9 | 3 | no route | 2026-01-02 03:04:05+00 | 2026-01-02 03:04:09+00 |  | t |  |  |  |  | ",
+		"eu | deployments | 1 | applied | t | 9 | 9 | 0 |  |  | 2026-01-02 03:04:09+00 |  | t | f |  |  |  |  | ",
+		"us | deployments | 2 | failing | t | 9 | 9 | 3 | no route | 2026-01-02 03:04:05+00 | 2026-01-02 03:04:09+00 |  | t | f |  |  |  |  | ",
 	}, db.lines(t, "SELECT * FROM reconciler.objects ORDER BY target"))
 }
 

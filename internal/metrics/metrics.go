@@ -185,7 +185,7 @@ func (m *Metrics) Stream(name string) {
 // Target starts the series of a target at zero, so that a rate over them sees the first event.
 func (m *Metrics) Target(name string) {
 	for _, action := range []string{"apply", "delete"} {
-		for _, verdict := range []string{"done", "backoff", "retry_after", "terminal", "unreachable", "waiting"} {
+		for _, verdict := range []string{"done", "backoff", "retry_after", "terminal", "unapproved", "unreachable", "waiting"} {
 			m.Calls.WithLabelValues(name, action, verdict)
 		}
 		m.CallSeconds.WithLabelValues(name, action)

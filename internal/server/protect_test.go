@@ -20,7 +20,7 @@ func (w *world) protectFleet(n, protected int) (want map[string]string) {
 	w.t.Helper()
 	w.db.Exec(w.t, `CREATE TABLE apps (id int PRIMARY KEY, target text, name text, running boolean NOT NULL DEFAULT true, keep boolean)`)
 	w.db.Exec(w.t, `INSERT INTO apps SELECT i, 'eu', 'v1', true, i <= $2 FROM generate_series(1, $1) AS i`, n, protected)
-	w.db.Exec(w.t, `SELECT reconciler.track('app', 'apps', '{id}', 'target', running => 'running', spec => 'to_jsonb(name)', protect => 'keep')`)
+	w.db.Exec(w.t, `SELECT reconciler.track('app', 'apps', '{id}', 'target', running => 'running', spec => 'to_jsonb(name)', ignore => '{keep}', protect => 'keep')`)
 	want = map[string]string{}
 	for i := range n {
 		want[fmt.Sprintf("app/%d", i+1)] = `"v1"`
