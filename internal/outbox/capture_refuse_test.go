@@ -85,6 +85,12 @@ func TestTrackRefuses(t *testing.T) {
 		{`'app', 'apps', '{id}', 'region', spec => 'to_json(x)'`, `spec does not work on public.apps: column "x" does not exist`, over},
 		{`'app', 'apps', '{id}', 'region', spec => 'jsonb_agg(id)'`, `spec must give one value for one row: aggregates, window functions and set-returning functions cannot be used in it: jsonb_agg(id)`, ""},
 
+		{`'app', 'apps', '{id}', 'region', protect => ''`, `protect is empty: give an SQL expression over a row of public.apps`, ""},
+		{`'app', 'apps', '{id}', 'region', protect => 'id'`, `protect must be boolean, not integer: id`, ""},
+		{`'app', 'apps', '{id}', 'region', protect => 'keep'`, `protect does not work on public.apps: column "keep" does not exist`, over},
+		{`'app', 'apps', '{id}', 'region', protect => 'bool_or(on_)'`, `protect must give one value for one row: aggregates, window functions and set-returning functions cannot be used in it: bool_or(on_)`, ""},
+		{`'app', 'apps', '{id}', 'region', protect => '(SELECT random() > 0)'`, `protect uses random (volatile): it must give the same value for the same row: (SELECT random() > 0)`, ""},
+
 		{`'app', 'apps', '{id}', 'region', ignore => '{seen}'`, `ignore: public.apps has no column seen`, columns},
 		{`'app', 'apps', '{id}', 'region', ignore => '{NULL}'`, `ignore: public.apps has no column NULL`, columns},
 		{`'app', 'apps', '{id}', 'region', ignore => '{n,id}'`, `ignore: column id is part of the key`, ""},
