@@ -1,8 +1,10 @@
 -- +goose Up
 
 -- +goose StatementBegin
-CREATE FUNCTION reconciler.define(resource text, relation regclass, key text[], target text, running text, spec text, ignore text[], depends_on jsonb, always boolean,
-    protect text, path text) RETURNS text
+CREATE FUNCTION reconciler.define(
+    resource text, relation regclass, key text[], target text, running text, spec text, ignore text[], depends_on jsonb,
+    always boolean, protect text, path text
+) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
@@ -217,7 +219,8 @@ BEGIN
     ELSE
         UPDATE reconciler.resources r SET relation = wanted.relation, relation_kind = wanted.relation_kind, alias = wanted.alias, key_columns = wanted.key_columns,
             key_types = wanted.key_types, target = wanted.target, running = wanted.running, spec = wanted.spec, ignored = wanted.ignored, depends_on = wanted.depends_on,
-            always = wanted.always, protect = wanted.protect, protect_bound = wanted.protect_bound, target_bound = wanted.target_bound, running_bound = wanted.running_bound, spec_bound = wanted.spec_bound,
+            always = wanted.always, protect = wanted.protect, protect_bound = wanted.protect_bound,
+            target_bound = wanted.target_bound, running_bound = wanted.running_bound, spec_bound = wanted.spec_bound,
             match_columns = wanted.match_columns, match_types = wanted.match_types, version = r.version + 1, removed_at = NULL, changed_at = clock_timestamp()
         WHERE r.id = p_id;
     END IF;
@@ -412,8 +415,9 @@ BEGIN
     IF n = 0 THEN
         RETURN format('untracked %s; it had no objects', r.name);
     END IF;
-    RETURN format('%s objects of %s are being deleted%s', n, r.name, (SELECT format('; of them %s protected: these wait for approve()', count(*))
-        FROM reconciler.ledger l WHERE l.target_id IN (SELECT id FROM reconciler.targets) AND l.resource_id = r.id AND l.protected HAVING count(*) > 0));
+    RETURN format('%s objects of %s are being deleted%s', n, r.name, (
+        SELECT format('; of them %s protected: these wait for approve()', count(*)) FROM reconciler.ledger l
+        WHERE l.target_id IN (SELECT id FROM reconciler.targets) AND l.resource_id = r.id AND l.protected HAVING count(*) > 0));
 END
 $$;
 

@@ -20,12 +20,14 @@ $$;
 -- deletes_text counts deletes that wait for approve().
 CREATE FUNCTION reconciler.deletes_text(n bigint, protected bigint) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN protected = n THEN reconciler.counted(n, 'protected delete') ELSE reconciler.counted(n, 'delete') || CASE WHEN protected > 0 THEN format(' (%s protected)', protected) ELSE '' END END
+    SELECT CASE WHEN protected = n THEN reconciler.counted(n, 'protected delete')
+        ELSE reconciler.counted(n, 'delete') || CASE WHEN protected > 0 THEN format(' (%s protected)', protected) ELSE '' END END
 $$;
 
 CREATE FUNCTION reconciler.guard_text(t reconciler.targets) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT CASE WHEN t.guard_since IS NOT NULL THEN format('%s of %s held since %s; %s', reconciler.deletes_text(t.guard_deletes, t.guard_protected), reconciler.counted(t.guard_objects, 'object'),
+    SELECT CASE WHEN t.guard_since IS NOT NULL THEN format('%s of %s held since %s; %s',
+        reconciler.deletes_text(t.guard_deletes, t.guard_protected), reconciler.counted(t.guard_objects, 'object'),
         date_trunc('second', t.guard_since), reconciler.quote_call('approve', ARRAY[t.name])) END
 $$;
 
@@ -57,7 +59,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHEN 'held' THEN CASE l.held_by
             WHEN 'pause' THEN coalesce('target is ' || reconciler.pause_text(t) || '; ' || reconciler.quote_call('resume', ARRAY[t.name]), 'held since a pause that is over; ' || reconciler.quote_call('resume', ARRAY[t.name]))
             WHEN 'guard' THEN CASE WHEN l.protected
-                THEN format('waits for approval%s: %s; %s', CASE WHEN NOT l.wanted THEN ' of its delete' END, coalesce(l.last_error, 'it is protected'), reconciler.quote_call('approve', ARRAY[t.name]))
+                THEN format('waits for approval%s: %s; %s', CASE WHEN NOT l.wanted THEN ' of its delete' END,
+                    coalesce(l.last_error, 'it is protected'), reconciler.quote_call('approve', ARRAY[t.name]))
                 ELSE coalesce('the guard holds its delete: ' || reconciler.guard_text(t), 'the guard holds its delete; ' || reconciler.quote_call('approve', ARRAY[t.name])) END
             WHEN 'sync' THEN 'its delete waits until the running sync has counted all deletes'
             WHEN 'batch' THEN 'its delete waits until all deletes of one change are counted'
