@@ -45,7 +45,7 @@ func TestEveryMeasurementGivesFigures(t *testing.T) {
 			require.Contains(t, string(table), f.line()+"\n")
 		}
 	}
-	require.Equal(t, map[string]int{"writers": 12, "latency": 13, "creates": 6, "open": 10, "bulk": 4, "drain": 3, "sync": 13, "idle": 2, "start": 1, "targets": 4, "cost": 7, "applies": 6, "sustained": 4, "churn": 6}, count)
+	require.Equal(t, map[string]int{"writers": 12, "latency": 13, "creates": 6, "streams": 6, "agent": 6, "bulk": 4, "drain": 3, "sync": 13, "idle": 2, "start": 1, "targets": 4, "cost": 7, "applies": 6, "sustained": 4, "churn": 6}, count)
 	require.Len(t, results, len(benches))
 	left, err := pgx.Connect(t.Context(), l.admin)
 	require.NoError(t, err)

@@ -36,7 +36,6 @@ type lab struct {
 	dir    string // for configs and files
 	rounds int
 	length time.Duration // of one round of commits
-	open   time.Duration // how long the transaction of the bench open stays so
 	// scale is what numbers of rows are multiplied with: 1 for figures, far less to see that everything works.
 	scale float64
 
@@ -199,10 +198,8 @@ func discard(name string) map[string]any {
 }
 
 // memory returns the most and the present memory of the process, in MiB.
-func (p *product) memory() (peak, now float64, err error) { return memoryOf(p.cmd.Process.Pid) }
-
-func memoryOf(pid int) (peak, now float64, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+func (p *product) memory() (peak, now float64, err error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -223,9 +220,8 @@ func memoryOf(pid int) (peak, now float64, err error) {
 }
 
 // cpu returns the processor time that the process has taken.
-func (p *product) cpu() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
-
-func cpuOf(pid int) (time.Duration, error) {
+func (p *product) cpu() (time.Duration, error) {
+	pid := p.cmd.Process.Pid
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err

@@ -28,7 +28,7 @@ type bench struct {
 
 // benches are all measurements, in the order of the results.
 var benches = []bench{
-	{"writers", benchWriters}, {"latency", benchLatency}, {"creates", benchCreates}, {"open", benchOpen}, {"streams", benchStreams}, {"agent", benchAgent}, {"bulk", benchBulk},
+	{"writers", benchWriters}, {"latency", benchLatency}, {"creates", benchCreates}, {"streams", benchStreams}, {"agent", benchAgent}, {"bulk", benchBulk},
 	{"drain", benchDrain}, {"sync", benchSync}, {"rest", benchRest}, {"targets", benchTargets}, {"cost", benchCost}, {"applies", benchApplies}, {"sustained", benchSustained}, {"churn", benchChurn},
 }
 
@@ -42,9 +42,8 @@ func run() int {
 	flag.StringVar(&l.binary, "binary", "bin/reconciler", "the command reconciler")
 	flag.IntVar(&l.rounds, "rounds", 5, "rounds of each measurement, interleaved")
 	flag.DurationVar(&l.length, "length", 3*time.Second, "length of one round of commits")
-	flag.DurationVar(&l.open, "open", 5*time.Minute, "how long the transaction of the measurement open stays open")
 	flag.Float64Var(&l.scale, "scale", 1, "what numbers of rows are multiplied with")
-	only := flag.String("only", ".", "regular expression of the measurements to make: writers, latency, creates, open, streams, agent, bulk, drain, sync, rest, targets, cost, applies, sustained, churn")
+	only := flag.String("only", ".", "regular expression of the measurements to make: writers, latency, creates, streams, agent, bulk, drain, sync, rest, targets, cost, applies, sustained, churn")
 	out := flag.String("out", "", "directory for RESULTS.md and results.json, where they take the place of older ones of the same name; none: they are only printed")
 	again := flag.Bool("render", false, "only write RESULTS.md anew from what -out holds")
 	quick := flag.Bool("quick", false, "see in a minute that everything works; the figures mean nothing")
