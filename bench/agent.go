@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -50,15 +49,15 @@ func (f *farSide) target(name string) map[string]any {
 }
 
 // filled waits for so many calls, and returns how long they took.
-func (f *farSide) filled(ctx context.Context, began time.Time, objects int) (float64, error) {
+func (f *farSide) filled(ctx context.Context, began time.Time, objects int) float64 {
 	for f.calls.Load() < int64(objects) {
 		select {
 		case <-ctx.Done():
-			return 0, ctx.Err()
+			check(ctx.Err())
 		case <-time.After(time.Millisecond):
 		}
 	}
-	return time.Since(began).Seconds(), nil
+	return time.Since(began).Seconds()
 }
 
 // line leads to a server, with a delay each way.
@@ -68,11 +67,8 @@ type line struct {
 	bytes    atomic.Int64
 }
 
-func newLine(ctx context.Context, server string, delay time.Duration) (*line, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("find a port: %w", err)
-	}
+func newLine(ctx context.Context, server string, delay time.Duration) *line {
+	listener := must((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))
 	l := &line{listener: listener, delay: delay}
 	go func() {
 		for {
@@ -89,7 +85,7 @@ func newLine(ctx context.Context, server string, delay time.Duration) (*line, er
 			go l.carry(out, in)
 		}
 	}()
-	return l, nil
+	return l
 }
 
 func (l *line) url() string { return "http://" + l.listener.Addr().String() }
@@ -125,41 +121,30 @@ func (l *line) carry(from, to net.Conn) {
 }
 
 // agent starts `reconciler agent` with a new state for a target of the far side, or with the state of before.
-func (l *lab) agent(server string, target map[string]any, anew bool) (*product, error) {
+func (l *lab) agent(server string, target map[string]any, anew bool) *product {
 	state := filepath.Join(l.dir, "agent")
 	if anew {
-		if err := os.RemoveAll(state); err != nil {
-			return nil, err
-		}
+		check(os.RemoveAll(state))
 	}
 	return l.start("agent", map[string]any{"server": server, "state_dir": state, "listen": "off", "targets": []any{target}})
 }
 
 // benchAgent measures the first sync of an agent and its delay, each against the same driver in the daemon, and what it costs at rest.
-func benchAgent(ctx context.Context, l *lab) ([]Figure, error) {
+func benchAgent(ctx context.Context, l *lab) []Figure {
 	objects := l.rows(10_000)
 	side := newFarSide()
 	defer side.Close()
-	address, err := freeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
+	address := freeAddress(ctx)
 	var lines []*line
 	for _, delay := range []time.Duration{0, farAway / 2} {
-		to, err := newLine(ctx, address, delay)
-		if err != nil {
-			return nil, err
-		}
+		to := newLine(ctx, address, delay)
 		defer func() { _ = to.listener.Close() }()
 		lines = append(lines, to)
 	}
 	var direct []float64
 	first := make([][]float64, len(lines))
 	for range l.rounds {
-		took, err := l.firstSyncs(ctx, side, objects, address, lines)
-		if err != nil {
-			return nil, err
-		}
+		took := l.firstSyncs(ctx, side, objects, address, lines)
 		direct = append(direct, took[0])
 		for i := range lines {
 			first[i] = append(first[i], took[i+1])
@@ -177,77 +162,45 @@ func benchAgent(ctx context.Context, l *lab) ([]Figure, error) {
 		Figure{Bench: "agent", What: what, Unit: "/s", Values: rate(first[0]), Against: against, Limits: rate(direct)}.atLeast(.7, "≥ 0.7"),
 		Figure{Bench: "agent", What: what + ", 100 ms away", Unit: "/s", Values: rate(first[1]), Against: against, Limits: rate(direct)}.atLeast(.6, "≥ 0.6"),
 	}
-	more, err := l.agentLive(ctx, side, address, lines[0])
-	return append(figures, more...), err
+	return append(figures, l.agentLive(ctx, side, address, lines[0])...)
 }
 
 // firstSyncs returns how long a daemon and an agent at the end of each line take for the first sync.
-func (l *lab) firstSyncs(ctx context.Context, side *farSide, objects int, address string, lines []*line) ([]float64, error) {
-	if err := l.fresh(ctx, agentSchema(objects)...); err != nil {
-		return nil, err
-	}
+func (l *lab) firstSyncs(ctx context.Context, side *farSide, objects int, address string, lines []*line) []float64 {
+	l.fresh(ctx, agentSchema(objects)...)
 	side.calls.Store(0)
 	began := time.Now()
-	p, err := l.run(side.target(near))
-	if err != nil {
-		return nil, err
-	}
+	p := l.run(side.target(near))
 	took := make([]float64, 1+len(lines))
-	took[0], err = side.filled(ctx, began, objects)
-	if err := errors.Join(err, p.stop()); err != nil {
-		return nil, err
-	}
-	if p, err = l.serveStream(address); err != nil {
-		return nil, err
-	}
-	defer func() { _ = p.stop() }()
-	if err := l.settled(ctx); err != nil {
-		return nil, err
-	}
+	took[0] = side.filled(ctx, began, objects)
+	p.stop()
+	p = l.serveStream(address)
+	defer p.stop()
+	l.settled(ctx)
 	for i, to := range lines {
 		side.calls.Store(0)
 		began := time.Now()
-		a, err := l.agent(to.url(), side.target(far), true)
-		if err != nil {
-			return nil, err
-		}
-		took[i+1], err = side.filled(ctx, began, objects)
-		if err := errors.Join(err, a.stop()); err != nil {
-			return nil, err
-		}
+		a := l.agent(to.url(), side.target(far), true)
+		took[i+1] = side.filled(ctx, began, objects)
+		a.stop()
 	}
-	return took, nil
+	return took
 }
 
 // agentLive measures single changes, and an agent at rest.
-func (l *lab) agentLive(ctx context.Context, side *farSide, address string, to *line) ([]Figure, error) {
-	if err := l.fresh(ctx, agentSchema(writtenRows)...); err != nil {
-		return nil, err
-	}
+func (l *lab) agentLive(ctx context.Context, side *farSide, address string, to *line) []Figure {
+	l.fresh(ctx, agentSchema(writtenRows)...)
 	side.calls.Store(0)
-	p, err := l.serveStream(address, side.target(near))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = p.stop() }()
-	if err := l.settled(ctx); err != nil {
-		return nil, err
-	}
-	a, err := l.agent(to.url(), side.target(far), true)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = a.stop() }()
-	if _, err := side.filled(ctx, time.Now(), 2*writtenRows); err != nil {
-		return nil, err
-	}
+	p := l.serveStream(address, side.target(near))
+	defer p.stop()
+	l.settled(ctx)
+	a := l.agent(to.url(), side.target(far), true)
+	defer a.stop()
+	side.filled(ctx, time.Now(), 2*writtenRows)
 	values := map[string][]float64{}
 	for range l.rounds {
 		for _, name := range []string{near, far} {
-			times, err := measure.Changes(ctx, side.sinks[name], l.pace(name, slowRate, l.rows(200)))
-			if err != nil {
-				return nil, err
-			}
+			times := must(measure.Changes(ctx, side.sinks[name], l.pace(name, slowRate, l.rows(200))))
 			values[name+" p50"] = append(values[name+" p50"], measure.Percentile(times, .5))
 			values[name+" p99"] = append(values[name+" p99"], measure.Percentile(times, .99))
 		}
@@ -263,10 +216,7 @@ func (l *lab) agentLive(ctx context.Context, side *farSide, address string, to *
 	bytes := to.bytes.Load()
 	time.Sleep(rest)
 	bytes = to.bytes.Load() - bytes
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid))
-	if err != nil {
-		return nil, err
-	}
+	text := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", a.cmd.Process.Pid)))
 	var heap float64 // without what is mapped from the binary and the state, which the kernel takes back when it needs to
 	if _, rest, ok := strings.Cut(string(text), "RssAnon:"); ok {
 		kib, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
@@ -275,7 +225,7 @@ func (l *lab) agentLive(ctx context.Context, side *farSide, address string, to *
 	what := "agent at rest with " + strconv.Itoa(writtenRows) + " objects: "
 	return append(figures,
 		Figure{Bench: "agent", What: what + "anonymous memory", Unit: "MiB", Values: []float64{heap / 1024}}.atMost(30, "≤ 30 MiB"),
-		Figure{Bench: "agent", What: what + "traffic", Unit: "bytes/s", Values: []float64{float64(bytes) / rest.Seconds()}}.atMost(200, "≤ 200 bytes/s")), nil
+		Figure{Bench: "agent", What: what + "traffic", Unit: "bytes/s", Values: []float64{float64(bytes) / rest.Seconds()}}.atMost(200, "≤ 200 bytes/s"))
 }
 
 // agentSchema makes two tables with so many rows, one for the daemon's target and one for the agent's.
@@ -289,7 +239,7 @@ func agentSchema(rows int) (statements []string) {
 }
 
 // serveStream starts a daemon that serves the agent's target, and has others.
-func (l *lab) serveStream(address string, targets ...map[string]any) (*product, error) {
+func (l *lab) serveStream(address string, targets ...map[string]any) *product {
 	targets = append(targets, map[string]any{"name": far, "driver": "stream", "sync_interval": "off"})
 	return l.start("run", map[string]any{
 		"database_url": l.url, "listen": "off", "streams": map[string]any{"listen": address}, "targets": targets,

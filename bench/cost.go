@@ -19,80 +19,48 @@ BEGIN
 END $$`
 
 // benchCost measures what one change and one object cost: bytes of WAL and on disk, transactions, processor time.
-func benchCost(ctx context.Context, l *lab) ([]Figure, error) {
+func benchCost(ctx context.Context, l *lab) []Figure {
 	changes := l.rows(writtenRows)
-	if err := l.fresh(ctx, append(writtenSchema(), oneByOne)...); err != nil {
-		return nil, err
-	}
+	l.fresh(ctx, append(writtenSchema(), oneByOne)...)
 	write := func(table string, pause float64) []string {
 		return []string{fmt.Sprintf("CALL one_by_one('%s', %d, %d, %g)", table, changes, writtenRows, pause)}
 	}
 	// Once before: after a checkpoint each page is in the WAL whole, which depends on how often that is.
-	if err := l.exec(ctx, append(write("plain", 0), write("tracked", 0)...)...); err != nil {
-		return nil, err
-	}
+	l.exec(ctx, append(write("plain", 0), write("tracked", 0)...)...)
 	values := map[string][]float64{}
-	each := func(name, sql string, work func() error) error {
-		before, err := l.number(ctx, sql)
-		if err != nil {
-			return err
-		}
-		if err := work(); err != nil {
-			return err
-		}
-		after, err := l.number(ctx, sql)
-		values[name] = append(values[name], (after-before)/float64(changes))
-		return err
+	each := func(name, sql string, work func()) {
+		before := l.number(ctx, sql)
+		work()
+		values[name] = append(values[name], (l.number(ctx, sql)-before)/float64(changes))
 	}
-	written := func(table string, pause float64) func() error {
-		return func() error { return l.exec(ctx, write(table, pause)...) }
+	written := func(table string, pause float64) func() {
+		return func() { l.exec(ctx, write(table, pause)...) }
 	}
 	for range l.rounds {
-		if err := each("plain", walSQL, written("plain", 0)); err != nil {
-			return nil, err
-		}
-		if err := each("outbox", `SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relname ~ '^outbox_[0-9]+$'`, func() error {
-			return each("stopped", walSQL, written("tracked", 0))
-		}); err != nil {
-			return nil, err
-		}
+		each("plain", walSQL, written("plain", 0))
+		each("outbox", `SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relname ~ '^outbox_[0-9]+$'`, func() {
+			each("stopped", walSQL, written("tracked", 0))
+		})
 	}
-	p, err := l.run(discard(target))
-	if err != nil {
-		return nil, err
-	}
-	if err := l.settled(ctx); err != nil {
-		return nil, err
-	}
+	p := l.run(discard(target))
+	l.settled(ctx)
 	for range l.rounds {
-		began, err := p.cpu()
-		if err != nil {
-			return nil, err
-		}
-		if err := each("transactions", `SELECT sum(calls) FROM (SELECT xact_commit + xact_rollback AS calls FROM pg_stat_database WHERE datname = current_database()) AS s`, func() error {
-			return each("ticks", `SELECT revision FROM reconciler.ticks ORDER BY revision DESC LIMIT 1`, func() error {
-				return each("active", walSQL, func() error {
-					if err := written("tracked", 1./costRate)(); err != nil {
-						return err
-					}
-					return l.settled(ctx)
+		began := p.cpu()
+		each("transactions", `SELECT sum(calls) FROM (SELECT xact_commit + xact_rollback AS calls FROM pg_stat_database WHERE datname = current_database()) AS s`, func() {
+			each("ticks", `SELECT revision FROM reconciler.ticks ORDER BY revision DESC LIMIT 1`, func() {
+				each("active", walSQL, func() {
+					written("tracked", 1./costRate)()
+					l.settled(ctx)
 				})
 			})
-		}); err != nil {
-			return nil, err
-		}
-		ended, err := p.cpu()
-		if err != nil {
-			return nil, err
-		}
+		})
+		ended := p.cpu()
 		values["cpu"] = append(values["cpu"], float64((ended-began).Microseconds())/float64(changes))
 	}
-	ledger, err := l.number(ctx, `SELECT pg_total_relation_size('reconciler.ledger') / greatest(count(*), 1) FROM reconciler.ledger`)
-	if err != nil {
-		return nil, err
-	}
+	ledger := l.number(ctx, `SELECT pg_total_relation_size('reconciler.ledger') / greatest(count(*), 1) FROM reconciler.ledger`)
 	values["ledger"] = []float64{ledger}
-	return costFigures(values), p.stop()
+	p.stop()
+	return costFigures(values)
 }
 
 const walSQL = `SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn`

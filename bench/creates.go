@@ -11,15 +11,10 @@ import (
 
 // benchCreates measures what objects cost that the ledger does not know: they are on record before their first call. Each is
 // compared with a change of a known object in the same run.
-func benchCreates(ctx context.Context, l *lab) ([]Figure, error) {
+func benchCreates(ctx context.Context, l *lab) []Figure {
 	const known = 10_000
-	if err := l.fresh(ctx, objectsSchema(known)...); err != nil {
-		return nil, err
-	}
-	s, stop, err := l.within(ctx)
-	if err != nil {
-		return nil, err
-	}
+	l.fresh(ctx, objectsSchema(known)...)
+	s, stop := l.within(ctx)
 	values := map[string][]float64{}
 	next := known + 1
 	for range l.rounds {
@@ -30,11 +25,7 @@ func benchCreates(ctx context.Context, l *lab) ([]Figure, error) {
 					pace.Insert = next
 					next += pace.Changes
 				}
-				times, err := measure.Changes(ctx, s, pace)
-				if err != nil {
-					_ = stop()
-					return nil, err
-				}
+				times := must(measure.Changes(ctx, s, pace))
 				for name, p := range map[string]float64{"p50": .5, "p99": .99} {
 					at := way + strconv.Itoa(rate) + name
 					values[at] = append(values[at], measure.Percentile(times, p))
@@ -42,9 +33,7 @@ func benchCreates(ctx context.Context, l *lab) ([]Figure, error) {
 			}
 		}
 	}
-	if err := stop(); err != nil {
-		return nil, err
-	}
+	stop()
 	var figures []Figure
 	for _, rate := range []int{slowRate, 200} {
 		for _, name := range []string{"p50", "p99"} {
@@ -54,17 +43,13 @@ func benchCreates(ctx context.Context, l *lab) ([]Figure, error) {
 			})
 		}
 	}
-	bulk, err := l.bulkCreates(ctx)
-	return append(figures, bulk...), err
+	return append(figures, l.bulkCreates(ctx)...)
 }
 
 // bulkCreates inserts many rows in one statement, and changes them in another.
-func (l *lab) bulkCreates(ctx context.Context) ([]Figure, error) {
+func (l *lab) bulkCreates(ctx context.Context) []Figure {
 	rows := l.rows(200_000)
-	p, err := l.begin(ctx, objectsSchema(0), discard(target))
-	if err != nil {
-		return nil, err
-	}
+	p := l.begin(ctx, objectsSchema(0), discard(target))
 	var inserts, updates, inserted, updated []float64
 	for round := range l.rounds {
 		for _, statement := range []struct {
@@ -74,23 +59,17 @@ func (l *lab) bulkCreates(ctx context.Context) ([]Figure, error) {
 			{fmt.Sprintf(`INSERT INTO objects SELECT generate_series(%d, %d)`, round*rows+1, (round+1)*rows), &inserts, &inserted},
 			{fmt.Sprintf(`UPDATE objects SET n = n + 1 WHERE id > %d`, round*rows), &updates, &updated},
 		} {
-			took, err := l.timed(ctx, statement.sql)
-			if err != nil {
-				return nil, err
-			}
+			took := l.timed(ctx, statement.sql)
 			began := time.Now()
-			if err := l.passed(ctx); err != nil {
-				return nil, err
-			}
+			l.passed(ctx)
 			*statement.seconds = append(*statement.seconds, took.Seconds())
 			*statement.worked = append(*statement.worked, float64(rows)/time.Since(began).Seconds())
-			if err := l.exec(ctx, `VACUUM objects, reconciler.ledger`, `CHECKPOINT`); err != nil {
-				return nil, err
-			}
+			l.exec(ctx, `VACUUM objects, reconciler.ledger`, `CHECKPOINT`)
 		}
 	}
+	p.stop()
 	return []Figure{
 		{Bench: "creates", What: fmt.Sprintf("INSERT of %d rows, tracked", rows), Unit: "s", Values: inserts, Against: "UPDATE of them", Limits: updates},
 		{Bench: "creates", What: "objects looked at and called for the first time", Unit: "/s", Values: inserted, Against: "known ones", Limits: updated},
-	}, p.stop()
+	}
 }

@@ -39,37 +39,60 @@ type lab struct {
 	// scale is what numbers of rows are multiplied with: 1 for figures, far less to see that everything works.
 	scale float64
 
-	url  string
-	pool *pgxpool.Pool
+	url     string
+	pool    *pgxpool.Pool
+	started []*product
+}
+
+// failure is the panic with which check ends a measurement.
+type failure struct{ err error }
+
+// check ends the measurement if err is not nil. Call it only below attempt, and in the same goroutine.
+func check(err error) {
+	if err != nil {
+		panic(failure{err})
+	}
+}
+
+// must returns a value, and ends the measurement as check does.
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
+// attempt returns the error with which check ended work, or nil.
+func attempt(work func()) (err error) {
+	defer func() {
+		switch ended := recover().(type) {
+		case nil:
+		case failure:
+			err = ended.err
+		default:
+			panic(ended)
+		}
+	}()
+	work()
+	return nil
 }
 
 // rows is a number of rows at the scale.
 func (l *lab) rows(n int) int { return max(100, int(float64(n)*l.scale)) }
 
 // fresh makes the database anew, with the schema and these statements.
-func (l *lab) fresh(ctx context.Context, statements ...string) error {
+func (l *lab) fresh(ctx context.Context, statements ...string) {
 	l.drop()
-	if err := l.adminExec(ctx, "CREATE DATABASE "+benchDatabase); err != nil {
-		return err
-	}
+	check(l.adminExec(ctx, "CREATE DATABASE "+benchDatabase))
 	at, err := url.Parse(l.admin)
 	if err != nil {
-		return errors.New("the URL cannot be read: expected postgres://user@host:port/database")
+		check(errors.New("the URL cannot be read: expected postgres://user@host:port/database"))
 	}
 	at.Path = "/" + benchDatabase
 	l.url = at.String()
-	if _, err := migrate.Up(ctx, l.url); err != nil {
-		return err
-	}
-	cfg, err := pgxpool.ParseConfig(l.url)
-	if err != nil {
-		return err
-	}
+	must(migrate.Up(ctx, l.url))
+	cfg := must(pgxpool.ParseConfig(l.url))
 	cfg.MaxConns = mostWriters + 8
-	if l.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	return l.exec(ctx, statements...)
+	l.pool = must(pgxpool.NewWithConfig(ctx, cfg))
+	l.exec(ctx, statements...)
 }
 
 // drop removes the database, if it is there.
@@ -99,33 +122,32 @@ func (l *lab) adminExec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-func (l *lab) exec(ctx context.Context, statements ...string) error {
+func (l *lab) exec(ctx context.Context, statements ...string) {
 	for _, sql := range statements {
 		if _, err := l.pool.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
+			check(fmt.Errorf("%s: %w", sql, err))
 		}
 	}
-	return nil
 }
 
 // number runs a query that gives one number.
-func (l *lab) number(ctx context.Context, sql string, args ...any) (n float64, err error) {
+func (l *lab) number(ctx context.Context, sql string, args ...any) (n float64) {
 	if err := l.pool.QueryRow(ctx, "SELECT ("+sql+")::float8", args...).Scan(&n); err != nil {
-		return 0, fmt.Errorf("%s: %w", sql, err)
+		check(fmt.Errorf("%s: %w", sql, err))
 	}
-	return n, nil
+	return n
 }
 
 // timed returns how long statements take.
-func (l *lab) timed(ctx context.Context, statements ...string) (time.Duration, error) {
+func (l *lab) timed(ctx context.Context, statements ...string) time.Duration {
 	began := time.Now()
-	err := l.exec(ctx, statements...)
-	return time.Since(began), err
+	l.exec(ctx, statements...)
+	return time.Since(began)
 }
 
 // settled waits until everything is applied.
-func (l *lab) settled(ctx context.Context) error {
-	return l.exec(ctx, "SELECT reconciler.wait('30min')")
+func (l *lab) settled(ctx context.Context) {
+	l.exec(ctx, "SELECT reconciler.wait('30min')")
 }
 
 // product is a running `reconciler run`.
@@ -135,61 +157,54 @@ type product struct {
 }
 
 // run starts the product with these targets, and returns at once.
-func (l *lab) run(targets ...map[string]any) (*product, error) {
+func (l *lab) run(targets ...map[string]any) *product {
 	return l.start("run", map[string]any{"database_url": l.url, "listen": "off", "targets": targets})
 }
 
 // start starts a command of the product with a config, and returns at once.
-func (l *lab) start(command string, config map[string]any) (*product, error) {
+func (l *lab) start(command string, config map[string]any) *product {
 	config["log"] = map[string]any{"level": "warn"}
 	file := filepath.Join(l.dir, command+".json")
-	text, err := json.Marshal(config)
-	if err != nil {
-		return nil, err
-	}
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		return nil, err
-	}
+	text := must(json.Marshal(config))
+	check(os.WriteFile(file, text, 0o600))
 	p := &product{cmd: exec.Command(l.binary, command, "-c", file), ended: make(chan error, 1)} //nolint:noctx // it is stopped by a signal
 	p.cmd.Stdout, p.cmd.Stderr = os.Stderr, os.Stderr
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", l.binary, err)
+		check(fmt.Errorf("start %s: %w", l.binary, err))
 	}
+	l.started = append(l.started, p)
 	go func() { p.ended <- p.cmd.Wait() }()
-	return p, nil
+	return p
 }
 
 // begin makes the database anew, starts the product there, and waits for its first sync.
-func (l *lab) begin(ctx context.Context, schema []string, targets ...map[string]any) (*product, error) {
-	if err := l.fresh(ctx, schema...); err != nil {
-		return nil, err
+func (l *lab) begin(ctx context.Context, schema []string, targets ...map[string]any) *product {
+	l.fresh(ctx, schema...)
+	p := l.run(targets...)
+	l.settled(ctx)
+	return p
+}
+
+// end kills what a measurement that failed has left running.
+func (l *lab) end() {
+	for _, p := range l.started {
+		_ = p.cmd.Process.Kill() // most have ended long ago
 	}
-	p, err := l.run(targets...)
-	if err != nil {
-		return nil, err
-	}
-	if err := l.settled(ctx); err != nil {
-		return nil, errors.Join(err, p.stop())
-	}
-	return p, nil
 }
 
 // stop ends it as service managers do.
-func (p *product) stop() error {
+func (p *product) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
 	if err := <-p.ended; err != nil {
-		return fmt.Errorf("reconciler %s: %w", p.cmd.Args[1], err)
+		check(fmt.Errorf("reconciler %s: %w", p.cmd.Args[1], err))
 	}
-	return nil
 }
 
 // freeAddress returns an address that nothing listens on.
-func freeAddress(ctx context.Context) (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a port: %w", err)
-	}
-	return listener.Addr().String(), listener.Close()
+func freeAddress(ctx context.Context) string {
+	listener := must((&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0"))
+	check(listener.Close())
+	return listener.Addr().String()
 }
 
 // discard is a target that takes everything at once.
@@ -198,11 +213,8 @@ func discard(name string) map[string]any {
 }
 
 // memory returns the most and the present memory of the process, in MiB.
-func (p *product) memory() (peak, now float64, err error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		return 0, 0, err
-	}
+func (p *product) memory() (peak, now float64) {
+	text := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
 		if len(fields) < 2 {
@@ -216,23 +228,20 @@ func (p *product) memory() (peak, now float64, err error) {
 			now = kib / 1024
 		}
 	}
-	return peak, now, nil
+	return peak, now
 }
 
 // cpu returns the processor time that the process has taken.
-func (p *product) cpu() (time.Duration, error) {
+func (p *product) cpu() time.Duration {
 	pid := p.cmd.Process.Pid
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
+	text := must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)))
 	_, rest, _ := strings.Cut(string(text), ") ")
 	fields := strings.Fields(rest)
 	if len(fields) < 13 {
-		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, text)
+		check(fmt.Errorf("/proc/%d/stat: %q", pid, text))
 	}
 	user, _ := strconv.ParseInt(fields[11], 10, 64)
 	system, _ := strconv.ParseInt(fields[12], 10, 64)
 	const ticks = 100 // a second, on every Linux
-	return time.Duration(user+system) * time.Second / ticks, nil
+	return time.Duration(user+system) * time.Second / ticks
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // within runs the product in this process, where a driver can say when it is called.
-func (l *lab) within(ctx context.Context, change ...func(*server.Options)) (s *measure.Sink, stop func() error, err error) {
+func (l *lab) within(ctx context.Context, change ...func(*server.Options)) (s *measure.Sink, stop func()) {
 	s = &measure.Sink{}
 	cfg := &config.Config{
 		DatabaseURL: config.NewURL(l.url), DirectURL: config.NewURL(l.url), Notify: config.NotifyAuto, PollInterval: time.Second,
@@ -35,12 +35,12 @@ func (l *lab) within(ctx context.Context, change ...func(*server.Options)) (s *m
 	}
 	running := server.New(opts)
 	go func() { done <- running.Run(runCtx) }()
-	stop = func() error { cancel(); return <-done }
-	if err := l.settled(ctx); err != nil {
-		_ = stop()
-		return nil, nil, fmt.Errorf("first sync: %w", err)
+	stop = func() { cancel(); check(<-done) }
+	if err := attempt(func() { l.settled(ctx) }); err != nil {
+		stop()
+		check(fmt.Errorf("first sync: %w", err))
 	}
-	return s, stop, nil
+	return s, stop
 }
 
 // slowRate is the rate, in changes a second, at which nothing ever waits for anything else.
@@ -51,18 +51,13 @@ func (l *lab) pace(table string, rate, changes int) measure.Pace {
 }
 
 // benchLatency measures from commit to driver call at three rates, alone, beside an open transaction and beside a sync.
-func benchLatency(ctx context.Context, l *lab) ([]Figure, error) {
+func benchLatency(ctx context.Context, l *lab) []Figure {
 	synced := l.rows(1_000_000)
-	if err := l.fresh(ctx, append(writtenSchema(),
+	l.fresh(ctx, append(writtenSchema(),
 		`CREATE TABLE many (id int PRIMARY KEY, payload text NOT NULL DEFAULT repeat('x', 100))`, fmt.Sprintf(`INSERT INTO many SELECT generate_series(1, %d)`, synced),
-		`SELECT reconciler.track('many', 'many', '{id}', '''sink''')`, `VACUUM ANALYZE`)...); err != nil {
-		return nil, err
-	}
-	s, stop, err := l.within(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = stop() }()
+		`SELECT reconciler.track('many', 'many', '{id}', '''sink''')`, `VACUUM ANALYZE`)...)
+	s, stop := l.within(ctx)
+	defer stop()
 	points := map[string]float64{"p50": .5, "p99": .99, "p99.9": .999}
 	values := map[string][]float64{}
 	note := func(name string, times []time.Duration) {
@@ -71,76 +66,49 @@ func benchLatency(ctx context.Context, l *lab) ([]Figure, error) {
 		}
 	}
 	for range l.rounds {
-		bare, err := measure.Trips(ctx, l.pace("plain", slowRate, l.rows(200)))
-		if err != nil {
-			return nil, err
-		}
-		note("bare", bare)
-		alone := func(rate int) error {
-			times, err := measure.Changes(ctx, s, l.pace("tracked", rate, max(l.rows(200), rate*3)))
-			if err == nil {
-				note(strconv.Itoa(rate), times)
-			}
-			return err
+		note("bare", must(measure.Trips(ctx, l.pace("plain", slowRate, l.rows(200)))))
+		alone := func(rate int) {
+			note(strconv.Itoa(rate), must(measure.Changes(ctx, s, l.pace("tracked", rate, max(l.rows(200), rate*3)))))
 		}
 		// The fast one comes last: it leaves the leader awake, and then 200 a second are not enough to let it sleep.
-		for _, step := range []func() error{
-			func() error { return alone(slowRate) }, func() error { return alone(200) },
-			func() error { return l.besideOpen(ctx, s, note) },
-			func() error { return l.besideReader(ctx, s, note) },
-			func() error { return l.besideSync(ctx, s, note, "sync", fullSync) },
-			func() error { return l.besideSync(ctx, s, note, "resync", "SELECT reconciler.resync('sink', 'many')") },
-			func() error { return alone(2000) },
-		} {
-			if err := step(); err != nil {
-				return nil, err
-			}
-		}
+		alone(slowRate)
+		alone(200)
+		l.besideOpen(ctx, s, note)
+		l.besideReader(ctx, s, note)
+		l.besideSync(ctx, s, note, "sync", fullSync)
+		l.besideSync(ctx, s, note, "resync", "SELECT reconciler.resync('sink', 'many')")
+		alone(2000)
 	}
-	return latencyFigures(values), nil
+	return latencyFigures(values)
 }
 
 // besideOpen measures with a transaction open that has changed a tracked row.
-func (l *lab) besideOpen(ctx context.Context, s *measure.Sink, note func(string, []time.Duration)) error {
-	tx, err := l.pool.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
+func (l *lab) besideOpen(ctx context.Context, s *measure.Sink, note func(string, []time.Duration)) {
+	tx := must(l.pool.Begin(ctx))
 	defer func() { _ = tx.Rollback(ctx) }() // a broken connection is gone with it
-	if _, err := tx.Exec(ctx, "UPDATE many SET payload = payload WHERE id = 1"); err != nil {
-		return fmt.Errorf("update: %w", err)
-	}
-	times, err := measure.Changes(ctx, s, l.pace("tracked", 200, max(l.rows(200), 600)))
-	if err != nil {
-		return err
-	}
-	note("open", times)
-	return nil
+	must(tx.Exec(ctx, "UPDATE many SET payload = payload WHERE id = 1"))
+	note("open", must(measure.Changes(ctx, s, l.pace("tracked", 200, max(l.rows(200), 600)))))
 }
 
 // besideReader measures beside one session that reads the rows of a sync over and over and looks at each, which is not ours:
 // what is slower then waits for a processor, whatever made it busy.
-func (l *lab) besideReader(ctx context.Context, s *measure.Sink, note func(string, []time.Duration)) error {
+func (l *lab) besideReader(ctx context.Context, s *measure.Sink, note func(string, []time.Duration)) {
 	reading, stop := context.WithCancel(ctx)
 	read := make(chan error, 1)
 	go func() {
-		for {
-			if err := l.exec(reading, `SET LOCAL max_parallel_workers_per_gather = 0; SELECT count(sha256(convert_to(spec::text, 'UTF8'))) FROM reconciler.desired_many`); err != nil {
-				read <- err
-				return
+		read <- attempt(func() {
+			for {
+				l.exec(reading, `SET LOCAL max_parallel_workers_per_gather = 0; SELECT count(sha256(convert_to(spec::text, 'UTF8'))) FROM reconciler.desired_many`)
 			}
-		}
+		})
 	}()
 	times, err := measure.Changes(ctx, s, l.pace("tracked", 200, max(l.rows(200), 600)))
 	stop()
 	if ended := <-read; !errors.Is(ended, context.Canceled) {
-		return ended
+		check(ended)
 	}
-	if err != nil {
-		return err
-	}
+	check(err)
 	note("reader", times)
-	return nil
 }
 
 const (
@@ -151,26 +119,14 @@ const (
 )
 
 // besideSync measures while a sync goes over every object, which it must outlast.
-func (l *lab) besideSync(ctx context.Context, s *measure.Sink, note func(string, []time.Duration), name, ask string) error {
-	if err := l.exec(ctx, ask); err != nil {
-		return err
+func (l *lab) besideSync(ctx context.Context, s *measure.Sink, note func(string, []time.Duration), name, ask string) {
+	l.exec(ctx, ask)
+	note(name, must(measure.Changes(ctx, s, l.pace("tracked", 200, max(l.rows(200), 600)))))
+	if l.number(ctx, syncsOver) > 0 && l.scale == 1 {
+		check(fmt.Errorf("the %s of %d objects was over before the changes beside it were", name, l.rows(1_000_000)))
 	}
-	times, err := measure.Changes(ctx, s, l.pace("tracked", 200, max(l.rows(200), 600)))
-	if err != nil {
-		return err
-	}
-	note(name, times)
-	ended, err := l.number(ctx, syncsOver)
-	if err != nil {
-		return err
-	}
-	if ended > 0 && l.scale == 1 {
-		return fmt.Errorf("the %s of %d objects was over before the changes beside it were", name, l.rows(1_000_000))
-	}
-	if err := l.until(ctx, syncsOver); err != nil { // wait() waits for no check of an interval
-		return err
-	}
-	return l.settled(ctx)
+	l.until(ctx, syncsOver) // wait() waits for no check of an interval
+	l.settled(ctx)
 }
 
 func latencyFigures(values map[string][]float64) []Figure {

@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
-
-	"github.com/pgreconciler/reconciler/internal/measure"
 )
 
 // behind is for how long the oldest change that is not recorded has been known, in seconds.
@@ -18,7 +15,7 @@ const behind = `SELECT coalesce(extract(epoch FROM clock_timestamp() - min(k.at)
 	WHERE c.target = 'sink' AND k.revision > c.revision`
 
 // sample calls a function at an interval until its context ends.
-func sample(ctx context.Context, every time.Duration, look func() error) error {
+func sample(ctx context.Context, every time.Duration, look func()) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
@@ -26,7 +23,7 @@ func sample(ctx context.Context, every time.Duration, look func() error) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			if err := look(); err != nil && ctx.Err() == nil {
+			if err := attempt(look); err != nil && ctx.Err() == nil {
 				return err
 			}
 		}
@@ -34,20 +31,17 @@ func sample(ctx context.Context, every time.Duration, look func() error) error {
 }
 
 // during calls look at an interval while work is done.
-func during(ctx context.Context, every time.Duration, look func() error, work func(context.Context) error) error {
+func during(ctx context.Context, every time.Duration, look func(), work func(context.Context)) {
 	group, groupCtx := errgroup.WithContext(ctx)
 	sampling, stop := context.WithCancel(groupCtx)
 	group.Go(func() error { return sample(sampling, every, look) })
-	group.Go(func() error { defer stop(); return work(groupCtx) })
-	return group.Wait()
+	group.Go(func() error { defer stop(); return attempt(func() { work(groupCtx) }) })
+	check(group.Wait())
 }
 
 // benchSustained has writers commit as fast as they can for ten minutes.
-func benchSustained(ctx context.Context, l *lab) ([]Figure, error) {
-	p, err := l.begin(ctx, writtenSchema(), discard(target))
-	if err != nil {
-		return nil, err
-	}
+func benchSustained(ctx context.Context, l *lab) []Figure {
+	p := l.begin(ctx, writtenSchema(), discard(target))
 	length := max(time.Second, time.Duration(l.scale*float64(10*time.Minute)))
 	var (
 		lags    []float64
@@ -55,38 +49,28 @@ func benchSustained(ctx context.Context, l *lab) ([]Figure, error) {
 		changes int
 	)
 	began := time.Now()
-	err = during(ctx, length/200, func() error {
-		lag, err := l.number(ctx, behind)
-		lags = append(lags, lag)
-		return err
-	}, func(ctx context.Context) error {
+	during(ctx, length/200, func() {
+		lags = append(lags, l.number(ctx, behind))
+	}, func(ctx context.Context) {
 		var times []time.Duration
-		rate, times, err = measure.Commits(ctx, measure.Load{Pool: l.pool, Table: "tracked", Rows: writtenRows, Writers: 16, Length: length})
+		rate, times = l.commits(ctx, "tracked", 16, length)
 		changes = len(times)
-		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := l.settled(ctx); err != nil {
-		return nil, err
-	}
+	l.settled(ctx)
 	delivered := float64(changes) / time.Since(began).Seconds()
-	peak, _, err := p.memory()
-	if err != nil {
-		return nil, err
-	}
+	peak, _ := p.memory()
 	half := len(lags) / 2
 	if half == 0 {
-		return nil, fmt.Errorf("no sample within %s", length)
+		check(fmt.Errorf("no sample within %s", length))
 	}
 	what := fmt.Sprintf("16 writers at full speed for %s", length)
+	p.stop()
 	return []Figure{
 		Figure{Bench: "sustained", What: what + ", worked off", Unit: "changes/s", Values: []float64{delivered}, Against: "committed", Limits: []float64{rate}}.atLeast(.98, "keeps up"),
 		Figure{Bench: "sustained", What: "age of the oldest change that is not recorded, second half, most", Unit: "s", Values: []float64{slices.Max(lags[half:])}}.atMost(1, "bounded"),
 		{Bench: "sustained", What: "the same, first half", Unit: "s", Values: []float64{slices.Max(lags[:half])}},
 		Figure{Bench: "sustained", What: "most memory of the process", Unit: "MiB", Values: []float64{peak}}.atMost(100, "≤ 100 MiB"),
-	}, p.stop()
+	}
 }
 
 const (
@@ -113,28 +97,18 @@ var churnSizes = map[string]string{
 const rowsRead = `SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables) + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes)`
 
 // benchChurn changes a hundred thousand objects five million times at a steady rate; some of the rows go and come back.
-func benchChurn(ctx context.Context, l *lab) ([]Figure, error) {
+func benchChurn(ctx context.Context, l *lab) []Figure {
 	objects, changes := l.rows(100_000), l.rows(5_000_000)
-	p, err := l.begin(ctx, objectsSchema(objects), discard(target))
-	if err != nil {
-		return nil, err
-	}
+	p := l.begin(ctx, objectsSchema(objects), discard(target))
 	const parts = 3
 	statements := max(parts, changes/churnRows)
 	pause := time.Duration(l.scale * float64(churnLength) / float64(statements))
 	var seen [parts]stretch
 	for part := range seen {
-		if seen[part], err = l.churn(ctx, objects, statements/parts, pause); err != nil {
-			return nil, err
-		}
+		seen[part] = l.churn(ctx, objects, statements/parts, pause)
 	}
-	if err := l.settled(ctx); err != nil {
-		return nil, err
-	}
-	peak, _, err := p.memory()
-	if err != nil {
-		return nil, err
-	}
+	l.settled(ctx)
+	peak, _ := p.memory()
 	middle, last := seen[1], seen[2]
 	flat := func(what, unit string, value, before, most float64) Figure {
 		return Figure{Bench: "churn", What: what, Unit: unit, Values: []float64{value}, Against: "middle third", Limits: []float64{before}}.atMost(most, "flat")
@@ -143,60 +117,45 @@ func benchChurn(ctx context.Context, l *lab) ([]Figure, error) {
 	for _, what := range []string{"outbox", "ticks", "ledger"} {
 		figures = append(figures, flat(fmt.Sprintf("%d changes of %d objects, last third: %s with indexes", changes, objects, what), "MiB", last.sizes[what], middle.sizes[what], 1.25))
 	}
+	p.stop()
 	return append(figures,
 		flat("rows read for each change", "", last.reads, middle.reads, 1.1),
 		Figure{Bench: "churn", What: "age of the oldest change that is not recorded, most", Unit: "s", Values: []float64{max(seen[0].behind, middle.behind, last.behind)}}.atMost(2, "bounded"),
 		Figure{Bench: "churn", What: "most memory of the process", Unit: "MiB", Values: []float64{peak}}.atMost(100, "≤ 100 MiB"),
-	), p.stop()
+	)
 }
 
 // churn makes statements, one each pause, and looks at what must not grow.
-func (l *lab) churn(ctx context.Context, objects, statements int, pause time.Duration) (stretch, error) {
+func (l *lab) churn(ctx context.Context, objects, statements int, pause time.Duration) stretch {
 	s := stretch{sizes: map[string]float64{}}
-	look := func() error {
+	look := func() {
 		for what, sql := range churnSizes {
-			size, err := l.number(ctx, sql)
-			if err != nil {
-				return err
-			}
+			size := l.number(ctx, sql)
 			s.sizes[what] = max(s.sizes[what], size/(1<<20))
 		}
-		lag, err := l.number(ctx, behind)
-		s.behind = max(s.behind, lag)
-		return err
+		s.behind = max(s.behind, l.number(ctx, behind))
 	}
-	before, err := l.number(ctx, rowsRead)
-	if err != nil {
-		return s, err
-	}
+	before := l.number(ctx, rowsRead)
 	changed := int64(0)
-	err = during(ctx, max(10*time.Millisecond, pause*time.Duration(statements)/100), look, func(ctx context.Context) error {
+	during(ctx, max(10*time.Millisecond, pause*time.Duration(statements)/100), look, func(ctx context.Context) {
 		ticker := time.NewTicker(max(1, pause))
 		defer ticker.Stop()
 		for n := range statements {
 			select {
 			case <-ticker.C:
 			case <-ctx.Done():
-				return ctx.Err()
+				check(ctx.Err())
 			}
-			rows, err := l.churnOnce(ctx, objects, n)
-			if err != nil {
-				return err
-			}
-			changed += rows
+			changed += l.churnOnce(ctx, objects, n)
 		}
-		return nil
 	})
-	if err != nil {
-		return s, err
-	}
-	after, err := l.number(ctx, rowsRead)
-	s.reads = (after - before) / float64(max(1, changed))
-	return s, errors.Join(err, look())
+	s.reads = (l.number(ctx, rowsRead) - before) / float64(max(1, changed))
+	look()
+	return s
 }
 
 // churnOnce updates rows, but for each tenth statement, which deletes them, and the one after that, which brings them back.
-func (l *lab) churnOnce(ctx context.Context, objects, n int) (int64, error) {
+func (l *lab) churnOnce(ctx context.Context, objects, n int) int64 {
 	first := 1 + n/10*churnRows%objects
 	sql, args := `UPDATE objects SET n = n + 1 WHERE id = ANY ($1)`, []any{ids(objects)}
 	switch n % 10 {
@@ -207,9 +166,9 @@ func (l *lab) churnOnce(ctx context.Context, objects, n int) (int64, error) {
 	}
 	tag, err := l.pool.Exec(ctx, sql, args...)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", sql, err)
+		check(fmt.Errorf("%s: %w", sql, err))
 	}
-	return tag.RowsAffected(), nil
+	return tag.RowsAffected()
 }
 
 // ids returns as many ids as a statement changes, by chance.

@@ -16,14 +16,15 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
-	"strings"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/measure"
 )
 
 // bench is one measurement.
 type bench struct {
 	name string
-	run  func(context.Context, *lab) ([]Figure, error)
+	run  func(context.Context, *lab) []Figure
 }
 
 // benches are all measurements, in the order of the results.
@@ -83,10 +84,11 @@ func perform(ctx context.Context, l *lab, chosen *regexp.Regexp, out string) (er
 		return fmt.Errorf("-binary: %w", err)
 	}
 	defer l.drop()
-	if err := l.fresh(ctx); err != nil {
+	defer l.end()
+	if err := attempt(func() { l.fresh(ctx) }); err != nil {
 		return err
 	}
-	where := section{Commit: commit(ctx), Go: runtime.Version(), CPUs: runtime.NumCPU(), CPU: cpuModel(), Rounds: l.rounds, Scale: l.scale}
+	where := section{Commit: measure.Commit(ctx), Go: runtime.Version(), CPUs: runtime.NumCPU(), CPU: measure.CPUModel(), Rounds: l.rounds, Scale: l.scale}
 	if err := l.pool.QueryRow(ctx, "SHOW server_version").Scan(&where.PostgreSQL); err != nil {
 		return err
 	}
@@ -97,7 +99,7 @@ func perform(ctx context.Context, l *lab, chosen *regexp.Regexp, out string) (er
 		began := time.Now()
 		s := where
 		s.Name, s.At = bench.name, began.UTC()
-		if s.Figures, err = bench.run(ctx, l); err != nil {
+		if err := attempt(func() { s.Figures = bench.run(ctx, l) }); err != nil {
 			return fmt.Errorf("%s: %w", bench.name, err)
 		}
 		for _, f := range s.Figures {
@@ -111,13 +113,4 @@ func perform(ctx context.Context, l *lab, chosen *regexp.Regexp, out string) (er
 		}
 	}
 	return nil
-}
-
-// commit names what is measured.
-func commit(ctx context.Context) string {
-	name, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(name))
 }

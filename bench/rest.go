@@ -7,41 +7,22 @@ import (
 )
 
 // benchRest measures what the product costs when nothing changes, and how soon it works when there is much in the ledger.
-func benchRest(ctx context.Context, l *lab) ([]Figure, error) {
+func benchRest(ctx context.Context, l *lab) []Figure {
 	objects := l.rows(100_000)
-	p, err := l.begin(ctx, objectsSchema(objects), discard(target))
-	if err != nil {
-		return nil, err
-	}
+	p := l.begin(ctx, objectsSchema(objects), discard(target))
 	// Only the product's transactions are to be counted.
-	if err := l.exec(ctx, `ALTER SYSTEM SET autovacuum = off`, `SELECT pg_reload_conf()`); err != nil {
-		return nil, err
-	}
+	l.exec(ctx, `ALTER SYSTEM SET autovacuum = off`, `SELECT pg_reload_conf()`)
 	// A session writes its statistics up to ten seconds later: those of the sync are not to be counted. And the leader goes to sleep first.
 	time.Sleep(max(time.Second, time.Duration(l.scale*float64(20*time.Second))))
 	const statements = `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`
 	watch := max(5*time.Second, time.Duration(l.scale*float64(time.Minute)))
 	began := time.Now()
-	before, err := l.number(ctx, statements)
-	if err != nil {
-		return nil, err
-	}
-	cpu, err := p.cpu()
-	if err != nil {
-		return nil, err
-	}
+	before := l.number(ctx, statements)
+	cpu := p.cpu()
 	time.Sleep(watch)
-	after, err := l.number(ctx, statements)
-	if err != nil {
-		return nil, err
-	}
-	spent, err := p.cpu()
-	if err != nil {
-		return nil, err
-	}
-	if err := l.exec(ctx, `ALTER SYSTEM RESET autovacuum`, `SELECT pg_reload_conf()`); err != nil {
-		return nil, err
-	}
+	after := l.number(ctx, statements)
+	spent := p.cpu()
+	l.exec(ctx, `ALTER SYSTEM RESET autovacuum`, `SELECT pg_reload_conf()`)
 	seconds := time.Since(began).Seconds()
 	// leader, listener, leases, owner, sync, steward
 	const loops = 6
@@ -49,45 +30,29 @@ func benchRest(ctx context.Context, l *lab) ([]Figure, error) {
 		Figure{Bench: "idle", What: fmt.Sprintf("%d objects in sync: transactions for each of %d loops", objects, loops), Unit: "/s", Values: []float64{(after - before) / seconds / loops}}.atMost(.2, "≤ 0.2/s"),
 		Figure{Bench: "idle", What: "processor time", Unit: "% of a core", Values: []float64{100 * (spent - cpu).Seconds() / seconds}}.atMost(.2, "≤ 0.2 %"),
 	}
-	if err := p.stop(); err != nil {
-		return nil, err
-	}
-	started, err := l.firstLive(ctx)
-	return append(figures, started...), err
+	p.stop()
+	return append(figures, l.firstLive(ctx)...)
 }
 
 // firstLive measures from the start of the process until a change made meanwhile is applied.
-func (l *lab) firstLive(ctx context.Context) ([]Figure, error) {
+func (l *lab) firstLive(ctx context.Context) []Figure {
 	objects := l.rows(1_000_000)
-	p, err := l.begin(ctx, append(objectsSchema(objects), `CREATE TABLE others (id int PRIMARY KEY)`, `SELECT reconciler.track('other', 'others', '{id}', '''other''')`), discard(target), discard("other"))
-	if err != nil {
-		return nil, err
-	}
-	if err := p.stop(); err != nil {
-		return nil, err
-	}
-	if err := l.exec(ctx, `VACUUM ANALYZE reconciler.ledger`, `CHECKPOINT`); err != nil {
-		return nil, err
-	}
+	p := l.begin(ctx, append(objectsSchema(objects), `CREATE TABLE others (id int PRIMARY KEY)`, `SELECT reconciler.track('other', 'others', '{id}', '''other''')`), discard(target), discard("other"))
+	p.stop()
+	l.exec(ctx, `VACUUM ANALYZE reconciler.ledger`, `CHECKPOINT`)
 	var took []float64
 	for round := range l.rounds {
 		began := time.Now()
-		if p, err = l.run(discard(target), discard("other")); err != nil {
-			return nil, err
-		}
-		if _, err := l.arrival(ctx, round+1); err != nil {
-			return nil, err
-		}
+		p = l.run(discard(target), discard("other"))
+		l.arrival(ctx, round+1)
 		took = append(took, time.Since(began).Seconds())
-		if err := p.stop(); err != nil {
-			return nil, err
-		}
+		p.stop()
 	}
-	return []Figure{Figure{Bench: "start", What: fmt.Sprintf("to the first live apply, %d objects in the ledger", objects), Unit: "s", Values: took}.atMost(1, "≤ 1 s")}, nil
+	return []Figure{Figure{Bench: "start", What: fmt.Sprintf("to the first live apply, %d objects in the ledger", objects), Unit: "s", Values: took}.atMost(1, "≤ 1 s")}
 }
 
 // benchTargets measures the same changes for one target and for many.
-func benchTargets(ctx context.Context, l *lab) ([]Figure, error) {
+func benchTargets(ctx context.Context, l *lab) []Figure {
 	changes := l.rows(50_000)
 	crowd := []int{1, 10, 100, 1000}
 	if l.scale < .1 {
@@ -96,39 +61,23 @@ func benchTargets(ctx context.Context, l *lab) ([]Figure, error) {
 	rates, connections := map[int][]float64{}, map[int][]float64{}
 	for range min(l.rounds, 3) {
 		for _, n := range crowd {
-			if err := l.fresh(ctx,
+			l.fresh(ctx,
 				`CREATE TABLE objects (id int PRIMARY KEY, target text NOT NULL, n int NOT NULL DEFAULT 0) WITH (fillfactor = 50)`,
 				fmt.Sprintf(`INSERT INTO objects SELECT i, 't' || i %% %d FROM generate_series(1, %d) AS i`, n, changes),
-				`SELECT reconciler.track('object', 'objects', '{id}', 'target')`, `CREATE INDEX ON objects (target, id)`, `VACUUM ANALYZE`); err != nil {
-				return nil, err
-			}
+				`SELECT reconciler.track('object', 'objects', '{id}', 'target')`, `CREATE INDEX ON objects (target, id)`, `VACUUM ANALYZE`)
 			targets := make([]map[string]any, n)
 			for i := range targets {
 				targets[i] = discard(fmt.Sprint("t", i))
 			}
-			p, err := l.run(targets...)
-			if err != nil {
-				return nil, err
-			}
-			if err := l.until(ctx, fmt.Sprintf(`SELECT (count(*) = %d)::int FROM reconciler.status WHERE state = 'ok'`, n)); err != nil {
-				return nil, err
-			}
+			p := l.run(targets...)
+			l.until(ctx, fmt.Sprintf(`SELECT (count(*) = %d)::int FROM reconciler.status WHERE state = 'ok'`, n))
 			began := time.Now()
-			if err := l.exec(ctx, `UPDATE objects SET n = n + 1`); err != nil {
-				return nil, err
-			}
-			if err := l.settled(ctx); err != nil {
-				return nil, err
-			}
+			l.exec(ctx, `UPDATE objects SET n = n + 1`)
+			l.settled(ctx)
 			rates[n] = append(rates[n], float64(changes)/time.Since(began).Seconds())
-			sessions, err := l.number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
-			if err != nil {
-				return nil, err
-			}
+			sessions := l.number(ctx, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
 			connections[n] = append(connections[n], sessions)
-			if err := p.stop(); err != nil {
-				return nil, err
-			}
+			p.stop()
 		}
 	}
 	var figures []Figure
@@ -137,5 +86,5 @@ func benchTargets(ctx context.Context, l *lab) ([]Figure, error) {
 			Figure{Bench: "targets", What: fmt.Sprintf("%d changes over %d targets", changes, n), Unit: "changes/s", Values: rates[n], Against: "1 target", Limits: rates[1]}.atLeast(1/1.5, "≥ 0.67"),
 			Figure{Bench: "targets", What: fmt.Sprintf("connections, %d targets", n), Unit: "", Values: connections[n]}.atMost(14, "constant: ≤ 14"))
 	}
-	return figures, nil
+	return figures
 }

@@ -24,27 +24,21 @@ const (
 )
 
 // streaming adds a stream target, and serves it at an address.
-func streaming(address string) (func(*server.Options), error) {
-	publisher, err := stream.Kind().Open(streamTarget, driver.Options{}, driver.Env{})
-	if err != nil {
-		return nil, err
-	}
+func streaming(address string) func(*server.Options) {
+	publisher := must(stream.Kind().Open(streamTarget, driver.Options{}, driver.Env{}))
 	return func(o *server.Options) {
 		t := o.Config.Targets[0]
 		t.Name, t.Driver = streamTarget, "stream"
 		o.Config.Targets = append(o.Config.Targets, t)
 		o.Config.Streams = config.Streams{Listen: address}
 		o.Drivers[streamTarget] = publisher
-	}, nil
+	}
 }
 
 // follow has the sink called for each object that a client of the stream receives, until ctx ends. It returns when the
 // snapshot is there.
-func follow(ctx context.Context, address string, s *measure.Sink) error {
-	c, err := client.New("http://" + address)
-	if err != nil {
-		return err
-	}
+func follow(ctx context.Context, address string, s *measure.Sink) {
+	c := must(client.New("http://" + address))
 	began := make(chan error, 1)
 	go func() {
 		for frame, err := range c.Watch(ctx, streamTarget, client.WatchOptions{}) {
@@ -59,36 +53,22 @@ func follow(ctx context.Context, address string, s *measure.Sink) error {
 			}
 		}
 	}()
-	return <-began
+	check(<-began)
 }
 
 // benchStreams measures from commit to a client of a stream, against commit to driver call, and a row that changes again and
 // again beside an open transaction.
-func benchStreams(ctx context.Context, l *lab) ([]Figure, error) {
-	if err := l.fresh(ctx, append(writtenSchema(),
+func benchStreams(ctx context.Context, l *lab) []Figure {
+	l.fresh(ctx, append(writtenSchema(),
 		`CREATE TABLE streamed (LIKE plain INCLUDING ALL); INSERT INTO streamed SELECT * FROM plain`,
-		`SELECT reconciler.track('streamed', 'streamed', '{id}', '''stream''')`, `VACUUM ANALYZE`)...); err != nil {
-		return nil, err
-	}
-	address, err := freeAddress(ctx)
-	if err != nil {
-		return nil, err
-	}
-	serve, err := streaming(address)
-	if err != nil {
-		return nil, err
-	}
-	called, stop, err := l.within(ctx, serve)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = stop() }()
+		`SELECT reconciler.track('streamed', 'streamed', '{id}', '''stream''')`, `VACUUM ANALYZE`)...)
+	address := freeAddress(ctx)
+	called, stop := l.within(ctx, streaming(address))
+	defer stop()
 	received := &measure.Sink{}
 	following, end := context.WithCancel(ctx)
 	defer end()
-	if err := follow(following, address, received); err != nil {
-		return nil, err
-	}
+	follow(following, address, received)
 	values := map[string][]float64{}
 	note := func(name string, times []time.Duration) {
 		values[name+" p50"] = append(values[name+" p50"], measure.Percentile(times, .5))
@@ -97,59 +77,41 @@ func benchStreams(ctx context.Context, l *lab) ([]Figure, error) {
 	for range l.rounds {
 		for _, rate := range []int{slowRate, 200} {
 			for table, s := range map[string]*measure.Sink{"tracked": called, "streamed": received} {
-				times, err := measure.Changes(ctx, s, l.pace(table, rate, max(l.rows(200), rate*3)))
-				if err != nil {
-					return nil, err
-				}
+				times := must(measure.Changes(ctx, s, l.pace(table, rate, max(l.rows(200), rate*3))))
 				note(table+" "+strconv.Itoa(rate), times)
 			}
 		}
 	}
 	versions := l.rows(hotVersions)
-	hot := func(name string) error {
-		times, err := l.changeOne(ctx, received, versions)
-		if err != nil {
-			return err
-		}
+	hot := func(name string) {
+		times := l.changeOne(ctx, received, versions)
 		last := times[versions-versions/10:]
 		slices.Sort(last)
 		note(name, last)
-		return nil
 	}
-	if err := hot("alone"); err != nil {
-		return nil, err
-	}
-	reader, err := l.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
-	if err != nil {
-		return nil, fmt.Errorf("begin: %w", err)
-	}
+	hot("alone")
+	reader := must(l.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))
 	defer func() { _ = reader.Rollback(ctx) }() // a broken connection is gone with it
-	if _, err := reader.Exec(ctx, "SELECT count(*) FROM streamed"); err != nil {
-		return nil, fmt.Errorf("take a snapshot: %w", err)
-	}
-	if err := hot("beside"); err != nil {
-		return nil, err
-	}
-	return streamFigures(values, versions), nil
+	must(reader.Exec(ctx, "SELECT count(*) FROM streamed"))
+	hot("beside")
+	return streamFigures(values, versions)
 }
 
 // changeOne changes one row this often. It returns the times from commit to client, in the order of the changes.
-func (l *lab) changeOne(ctx context.Context, s *measure.Sink, versions int) ([]time.Duration, error) {
+func (l *lab) changeOne(ctx context.Context, s *measure.Sink, versions int) []time.Duration {
 	times := make([]time.Duration, versions)
 	for i := range times {
 		received := s.Expect("1")
 		sent := time.Now()
-		if err := l.exec(ctx, `UPDATE streamed SET n = n + 1 WHERE id = 1`); err != nil {
-			return nil, err
-		}
+		l.exec(ctx, `UPDATE streamed SET n = n + 1 WHERE id = 1`)
 		select {
 		case at := <-received:
 			times[i] = at.Sub(sent)
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			check(ctx.Err())
 		}
 	}
-	return times, nil
+	return times
 }
 
 func streamFigures(values map[string][]float64, versions int) []Figure {

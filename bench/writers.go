@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -38,14 +37,9 @@ func writtenSchema() []string {
 }
 
 // readNaive is the consumer of the naive design: it wakes up and takes what is there. It ends with ctx.
-func (l *lab) readNaive(ctx context.Context) (wait func(), err error) {
-	conn, err := pgx.Connect(ctx, l.url)
-	if err != nil {
-		return nil, fmt.Errorf("connect: %w", err)
-	}
-	if _, err := conn.Exec(ctx, "LISTEN naive"); err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
-	}
+func (l *lab) readNaive(ctx context.Context) (wait func()) {
+	conn := must(pgx.Connect(ctx, l.url))
+	must(conn.Exec(ctx, "LISTEN naive"))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -59,38 +53,27 @@ func (l *lab) readNaive(ctx context.Context) (wait func(), err error) {
 			}
 		}
 	}()
-	return func() { <-done }, nil
+	return func() { <-done }
 }
 
 // benchWriters measures what tracking costs those who write, while the product runs and while it does not.
-func benchWriters(ctx context.Context, l *lab) ([]Figure, error) {
-	if err := l.fresh(ctx, writtenSchema()...); err != nil {
-		return nil, err
-	}
+func benchWriters(ctx context.Context, l *lab) []Figure {
+	l.fresh(ctx, writtenSchema()...)
 	naiveCtx, endNaive := context.WithCancel(ctx)
 	defer endNaive()
-	waitNaive, err := l.readNaive(naiveCtx)
-	if err != nil {
-		return nil, err
-	}
+	waitNaive := l.readNaive(naiveCtx)
 	defer func() { endNaive(); waitNaive() }()
 	rates := map[string][]float64{} // by table, product and number of writers
 	// A round goes over the tables by turns of a second: a disk that is fast and slow by turns is so for all of them.
-	compare := func(state string, writers int, tables ...string) error {
+	compare := func(state string, writers int, tables ...string) {
 		turns := max(1, int(l.length/time.Second))
 		sums := make([]float64, len(tables))
 		for range turns {
 			for i, table := range tables {
-				rate, _, err := measure.Commits(ctx, measure.Load{Pool: l.pool, Table: table, Rows: writtenRows, Writers: writers, Length: l.length / time.Duration(turns)})
-				if err != nil {
-					return err
-				}
+				rate, _ := l.commits(ctx, table, writers, l.length/time.Duration(turns))
 				sums[i] += rate
-				if state == stateStopped {
-					continue
-				}
-				if err := l.settled(ctx); err != nil {
-					return err
+				if state != stateStopped {
+					l.settled(ctx)
 				}
 			}
 		}
@@ -98,14 +81,11 @@ func benchWriters(ctx context.Context, l *lab) ([]Figure, error) {
 			name := fmt.Sprintf("%s %s %d", table, state, writers)
 			rates[name] = append(rates[name], sums[i]/float64(turns))
 		}
-		return nil
 	}
 	for range l.rounds {
-		if err := l.compareWriters(ctx, compare); err != nil {
-			return nil, err
-		}
+		l.compareWriters(ctx, compare)
 	}
-	return writerFigures(rates), nil
+	return writerFigures(rates)
 }
 
 // What the product does while writers are compared.
@@ -116,30 +96,29 @@ const (
 )
 
 // compareWriters is one round.
-func (l *lab) compareWriters(ctx context.Context, compare func(state string, writers int, tables ...string) error) error {
+func (l *lab) compareWriters(ctx context.Context, compare func(state string, writers int, tables ...string)) {
 	crowd := []int{1, 16, 64}
 	for _, writers := range crowd {
-		if err := compare(stateStopped, writers, "plain", "sole", "tracked"); err != nil {
-			return err
-		}
+		compare(stateStopped, writers, "plain", "sole", "tracked")
 	}
-	p, err := l.run(discard(target))
-	if err != nil {
-		return err
-	}
-	err = l.settled(ctx)
+	p := l.run(discard(target))
+	l.settled(ctx)
 	for _, writers := range crowd {
-		if err == nil {
-			err = compare(stateActive, writers, "plain", "tracked", "naive")
-		}
+		compare(stateActive, writers, "plain", "tracked", "naive")
 	}
-	if err == nil {
-		err = l.adminExec(ctx, "ALTER SYSTEM SET commit_delay = 1500", "ALTER SYSTEM SET commit_siblings = 0", "SELECT pg_reload_conf()")
-	}
-	if err == nil {
-		err = compare(stateSlow, 16, "tracked", "naive")
-	}
-	return errors.Join(err, l.adminExec(ctx, "ALTER SYSTEM RESET commit_delay", "ALTER SYSTEM RESET commit_siblings", "SELECT pg_reload_conf()"), p.stop())
+	defer func() {
+		check(l.adminExec(ctx, "ALTER SYSTEM RESET commit_delay", "ALTER SYSTEM RESET commit_siblings", "SELECT pg_reload_conf()"))
+	}()
+	check(l.adminExec(ctx, "ALTER SYSTEM SET commit_delay = 1500", "ALTER SYSTEM SET commit_siblings = 0", "SELECT pg_reload_conf()"))
+	compare(stateSlow, 16, "tracked", "naive")
+	p.stop()
+}
+
+// commits returns how many commits a second writers make, and how long each took.
+func (l *lab) commits(ctx context.Context, table string, writers int, length time.Duration) (rate float64, times []time.Duration) {
+	rate, times, err := measure.Commits(ctx, measure.Load{Pool: l.pool, Table: table, Rows: writtenRows, Writers: writers, Length: length})
+	check(err)
+	return rate, times
 }
 
 func writerFigures(rates map[string][]float64) []Figure {
