@@ -2,9 +2,16 @@
 # Measures on a throwaway PostgreSQL with fsync on, from the local server binaries, or on RECONCILER_BENCH_URL.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+program=./bench settings=
+if [[ ${1:-} = peers ]]; then # for peers/run.sh
+    shift
+    cd bench/peers
+    program=.
+    settings='-c wal_level=logical -c max_connections=300'
+fi
 
 if [[ -n ${RECONCILER_BENCH_URL:-} ]]; then
-    exec go run ./bench "$@"
+    exec go run $program "$@"
 fi
 bindir=$(pg_config --bindir 2>/dev/null || true)
 [[ -x $bindir/postgres ]] || {
@@ -18,5 +25,5 @@ trap 'as_postgres "$bindir/pg_ctl" -D "$dir/data" -m immediate stop >/dev/null 2
 as_postgres "$bindir/initdb" -D "$dir/data" -A trust -U postgres >/dev/null
 port=$((20000 + RANDOM % 20000))
 as_postgres "$bindir/pg_ctl" -D "$dir/data" -w -l "$dir/log" \
-    -o "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$dir" start >/dev/null
-go run ./bench -url "postgres://postgres@127.0.0.1:$port/postgres" "$@"
+    -o "-p $port -c listen_addresses=127.0.0.1 -c unix_socket_directories=$dir $settings" start >/dev/null
+go run $program -url "postgres://postgres@127.0.0.1:$port/postgres" "$@"

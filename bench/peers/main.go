@@ -9,12 +9,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"regexp"
 	"runtime"
-	"strings"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/measure"
 )
 
 func main() { os.Exit(run()) }
@@ -68,7 +68,7 @@ func complete(records []*record) int {
 // measure goes through all chosen peers, round by round. What whole rounds have given is written after each of them.
 func (l *lab) measure(ctx context.Context, chosen *regexp.Regexp, out string) (records []*record, err error) {
 	where := surroundings{
-		At: time.Now().UTC(), Commit: commit(ctx), Go: runtime.Version(), CPUs: runtime.NumCPU(), CPU: cpuModel(),
+		At: time.Now().UTC(), Commit: measure.Commit(ctx), Go: runtime.Version(), CPUs: runtime.NumCPU(), CPU: measure.CPUModel(),
 		Length: l.length.String(), Scale: l.scale, Versions: versions(),
 	}
 	if where.PostgreSQL, err = l.check(ctx); err != nil {
@@ -100,13 +100,4 @@ func (l *lab) measure(ctx context.Context, chosen *regexp.Regexp, out string) (r
 		}
 	}
 	return records, nil
-}
-
-// commit names what is measured.
-func commit(ctx context.Context) string {
-	name, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(name))
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/internal/measure"
 )
 
 const (
@@ -105,8 +107,8 @@ func (l *lab) latency(ctx context.Context, s *site, r *record) error {
 		return err
 	}
 	if times := delays(s.about.coalesces, commits, s.inbox.deliveries()); len(times) > 0 {
-		r.note("p50", milliseconds(percentile(times, .5)))
-		r.note("p99", milliseconds(percentile(times, .99)))
+		r.note("p50", measure.Percentile(times, .5))
+		r.note("p99", measure.Percentile(times, .99))
 	}
 	return nil
 }
@@ -133,7 +135,7 @@ func (l *lab) besideOpen(ctx context.Context, s *site, r *record) error {
 		return err
 	}
 	if times := delays(s.about.coalesces, commits, s.inbox.deliveries()); len(times) > 0 {
-		r.note("open", milliseconds(times[len(times)-1]))
+		r.note("open", measure.Percentile(times, 1))
 	}
 	return nil
 }

@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/measure"
 )
 
 // column is one column of the table.
@@ -63,7 +64,7 @@ func (c column) best(records []*record) (best float64, ok bool) {
 		if len(r.Values[c.key]) == 0 {
 			continue
 		}
-		if mid := spreadOf(r.Values[c.key]).mid; !ok || (mid > best) == c.most {
+		if mid := measure.SpreadOf(r.Values[c.key]).Median; !ok || (mid > best) == c.most {
 			best, ok = mid, true
 		}
 	}
@@ -80,13 +81,13 @@ func (c column) cell(r *record, best float64, n *notes) string {
 		}
 		return "– " + n.mark(why)
 	}
-	s := spreadOf(values)
-	text := short(s.mid)
-	if s.mid == best {
+	s := measure.SpreadOf(values)
+	text := short(s.Median)
+	if s.Median == best {
 		text = "**" + text + "**"
 	}
 	if len(values) > 1 {
-		text += fmt.Sprintf(" (%s to %s)", short(s.low), short(s.high))
+		text += fmt.Sprintf(" (%s to %s)", short(s.Min), short(s.Max))
 	}
 	return text
 }
@@ -149,19 +150,6 @@ func versions() map[string]string {
 		}
 	}
 	return found
-}
-
-func cpuModel() string {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return runtime.GOARCH
-	}
-	for line := range strings.Lines(string(text)) {
-		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
 }
 
 const resultsHead = `# Ways to get changes out of PostgreSQL

@@ -33,26 +33,6 @@ func delays(coalesces bool, commits []sent, deliveries []delivery) []time.Durati
 	return all
 }
 
-// percentile returns the smallest of the sorted values that a part p (0 to 1) of them does not exceed.
-func percentile(sorted []time.Duration, p float64) time.Duration {
-	at := int(p * float64(len(sorted)))
-	return sorted[min(at, len(sorted)-1)]
-}
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-
-// spread is the median of several rounds, with the extremes.
-type spread struct{ low, mid, high float64 }
-
-func spreadOf(values []float64) spread {
-	sorted := slices.Sorted(slices.Values(values))
-	mid := sorted[len(sorted)/2]
-	if len(sorted)%2 == 0 {
-		mid = (mid + sorted[len(sorted)/2-1]) / 2
-	}
-	return spread{sorted[0], mid, sorted[len(sorted)-1]}
-}
-
 // short writes a number with about three digits.
 func short(v float64) string {
 	switch {

@@ -19,25 +19,6 @@ func TestDelays(t *testing.T) {
 	require.Empty(t, delays(true, commits, nil))
 }
 
-func TestPercentile(t *testing.T) {
-	t.Parallel()
-	hundred := make([]time.Duration, 100)
-	for i := range hundred {
-		hundred[i] = time.Duration(i + 1)
-	}
-	require.Equal(t, time.Duration(51), percentile(hundred, .5))
-	require.Equal(t, time.Duration(100), percentile(hundred, .99))
-	require.Equal(t, time.Duration(100), percentile(hundred, 1))
-	require.Equal(t, time.Duration(7), percentile([]time.Duration{7}, .99))
-}
-
-func TestSpread(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, spread{1, 2, 9}, spreadOf([]float64{9, 1, 2}))
-	require.Equal(t, spread{1, 2.5, 4}, spreadOf([]float64{4, 3, 2, 1}))
-	require.Equal(t, spread{5, 5, 5}, spreadOf([]float64{5}))
-}
-
 func TestShort(t *testing.T) {
 	t.Parallel()
 	for want, v := range map[string]float64{"0.12": .123, "12.3": 12.34, "123": 123.4, "1,235": 1234.6, "1,000,007": 1000007} {

@@ -15,6 +15,7 @@ func TestSpread(t *testing.T) {
 	require.Equal(t, Spread{Median: 2, Min: 1, Max: 3}, SpreadOf(values))
 	require.Equal(t, []float64{3, 1, 2}, values, "rounds stay in their order")
 	require.Equal(t, Spread{Median: 5, Min: 5, Max: 5}, SpreadOf([]float64{5}))
+	require.Equal(t, Spread{Median: 2.5, Min: 1, Max: 4}, SpreadOf([]float64{4, 3, 2, 1}))
 	require.Equal(t, "1234 (0.50 to 20000)", Spread{Median: 1234.4, Min: .5, Max: 20_000}.String())
 	require.Equal(t, "10.2", Short(10.24))
 }
@@ -32,6 +33,7 @@ func TestPercentile(t *testing.T) {
 	}
 	require.InDelta(t, 51, Percentile(times, .5), 0)
 	require.InDelta(t, 100, Percentile(times, .99), 0)
+	require.InDelta(t, 100, Percentile(times, 1), 0)
 	require.InDelta(t, 1, Percentile(times[:1], .99), 0)
 }
 

@@ -16,7 +16,11 @@ type Spread struct {
 // SpreadOf sums rounds up; there must be one at least.
 func SpreadOf(values []float64) Spread {
 	sorted := slices.Sorted(slices.Values(values))
-	return Spread{Median: sorted[len(sorted)/2], Min: sorted[0], Max: sorted[len(sorted)-1]}
+	median := sorted[len(sorted)/2]
+	if len(sorted)%2 == 0 {
+		median = (median + sorted[len(sorted)/2-1]) / 2
+	}
+	return Spread{Median: median, Min: sorted[0], Max: sorted[len(sorted)-1]}
 }
 
 // String returns median and extremes, such as "0.81 (0.78 to 0.84)".
