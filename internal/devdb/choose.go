@@ -39,7 +39,7 @@ func choose(ctx context.Context, dir, image string) (*state, error) {
 	}
 	bin, localErr := findBinaries(ctx)
 	if localErr == nil {
-		return &state{Local: newLocal(dir, bin.dir, bin.version)}, nil
+		return &state{Local: newLocal(dir, bin.Dir, bin.Version)}, nil
 	}
 	dockerErr := dockerAnswers(ctx)
 	if dockerErr == nil {
@@ -48,20 +48,21 @@ func choose(ctx context.Context, dir, image string) (*state, error) {
 	return nil, fmt.Errorf("found no way to run PostgreSQL.\n%s\nWhat was tried:\nlocal binaries: %w\nDocker: %w", remedy, localErr, dockerErr)
 }
 
-// binaries are the programs of one server version.
-type binaries struct {
-	dir     string
-	version string // such as 15.4
+// Binaries are the programs of one server version.
+type Binaries struct {
+	Dir     string
+	Version string // such as 15.4
 }
 
-func (b binaries) major() int {
-	text, _, _ := strings.Cut(b.version, ".")
+// Major returns the major version, such as 15.
+func (b Binaries) Major() int {
+	text, _, _ := strings.Cut(b.Version, ".")
 	major, _ := strconv.Atoi(text) // The pattern has digits only.
 	return major
 }
 
-// findBinaries returns the newest server of this machine.
-func findBinaries(ctx context.Context) (binaries, error) {
+// Installed returns the servers of this machine, newest first, each major version once.
+func Installed(ctx context.Context) []Binaries {
 	var dirs []string
 	if out, err := exec.CommandContext(ctx, "pg_config", "--bindir").Output(); err == nil {
 		dirs = append(dirs, strings.TrimSpace(string(out)))
@@ -73,21 +74,31 @@ func findBinaries(ctx context.Context) (binaries, error) {
 		matches, _ := filepath.Glob(glob) // Only a malformed pattern is an error.
 		dirs = append(dirs, matches...)
 	}
-	var found []binaries
+	var found []Binaries
 	for _, dir := range dirs {
-		if b := (binaries{dir, versionIn(ctx, dir)}); b.version != "" {
+		b := Binaries{dir, versionIn(ctx, dir)}
+		if b.Version != "" && !slices.ContainsFunc(found, func(other Binaries) bool { return other.Major() == b.Major() }) {
 			found = append(found, b)
 		}
 	}
-	if len(found) == 0 {
-		return binaries{}, errors.New("no initdb and postgres in `pg_config --bindir`, on PATH or in /usr/lib/postgresql")
-	}
-	newest := slices.MaxFunc(found, func(a, b binaries) int { return cmp.Compare(a.major(), b.major()) })
-	if newest.major() < VersionMin {
-		return binaries{}, fmt.Errorf("PostgreSQL %s in %s is too old: %d is the oldest that will do", newest.version, newest.dir, VersionMin)
-	}
-	return newest, nil
+	slices.SortFunc(found, func(a, b Binaries) int { return cmp.Compare(b.Major(), a.Major()) })
+	return found
 }
+
+// findBinaries returns the newest server of this machine.
+func findBinaries(ctx context.Context) (Binaries, error) {
+	found := Installed(ctx)
+	if len(found) == 0 {
+		return Binaries{}, ErrNotInstalled
+	}
+	if newest := found[0]; newest.Major() < VersionMin {
+		return Binaries{}, fmt.Errorf("PostgreSQL %s in %s is too old: %d is the oldest that will do", newest.Version, newest.Dir, VersionMin)
+	}
+	return found[0], nil
+}
+
+// ErrNotInstalled is that Installed finds no server.
+var ErrNotInstalled = errors.New("no initdb and postgres in `pg_config --bindir`, on PATH or in /usr/lib/postgresql")
 
 var postgresVersion = regexp.MustCompile(`\(PostgreSQL\) (\d+(?:\.\d+)?)`)
 

@@ -108,5 +108,5 @@ func TestServersThatAreTooOldAreRefused(t *testing.T) { // not parallel: it chan
 	install("15.11")
 	found, err := findBinaries(context.Background())
 	require.NoError(t, err)
-	require.Equal(t, binaries{newer, "16.2"}, found)
+	require.Equal(t, Binaries{newer, "16.2"}, found)
 }

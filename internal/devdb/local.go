@@ -220,7 +220,7 @@ func give(path string) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	uid, gid, err := serverUser()
+	uid, gid, err := ServerUser()
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func prepare(cmd *exec.Cmd) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	uid, gid, err := serverUser()
+	uid, gid, err := ServerUser()
 	if err != nil {
 		return err
 	}
@@ -246,8 +246,8 @@ func prepare(cmd *exec.Cmd) error {
 	return nil
 }
 
-// serverUser is who the server runs as when this process is root, which PostgreSQL refuses.
-func serverUser() (uid, gid uint32, err error) {
+// ServerUser is who the server runs as when this process is root, which PostgreSQL refuses.
+func ServerUser() (uid, gid uint32, err error) {
 	u, err := user.Lookup("postgres")
 	if err != nil {
 		return 0, 0, fmt.Errorf("PostgreSQL does not run as root, and there is no user postgres to run it as: %w", err)

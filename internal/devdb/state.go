@@ -70,8 +70,8 @@ func loadState(dir string) (*state, error) {
 	return s, nil
 }
 
-// makeBase makes the directory of all runs. Its name can be guessed, so somebody else may have made it first.
-func makeBase(dir string) error {
+// MakeBase makes the directory of all runs. Its name can be guessed, so somebody else may have made it first.
+func MakeBase(dir string) error {
 	// The server may run as another user, who must get through to its data.
 	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // see above
 		return fmt.Errorf("make a directory for the throwaway PostgreSQL: %w", err)
@@ -103,7 +103,7 @@ func enter(ctx context.Context, base string) (dir string, lock *os.File, err err
 // lock was waited for.
 func lockBase(base string) (*os.File, error) {
 	for tries := 1; ; tries++ {
-		err := makeBase(base)
+		err := MakeBase(base)
 		var dir *os.File
 		if err == nil {
 			dir, err = os.Open(base)

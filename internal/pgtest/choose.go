@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pgreconciler/reconciler/internal/devdb"
 )
 
 const (
@@ -19,7 +21,6 @@ const (
 
 	// versionDefault is preferred if RECONCILER_TEST_PG is not set; local binaries of another version do as well then.
 	versionDefault = 15
-	versionMin     = 14
 
 	portTries = 5
 )
@@ -44,8 +45,8 @@ func readWish(getenv func(string) string) (wish, error) {
 	w := wish{version: versionDefault}
 	if text := getenv(envVersion); text != "" {
 		version, err := strconv.Atoi(text)
-		if err != nil || version < versionMin {
-			return w, fmt.Errorf("%s=%q: want a major version of PostgreSQL from %d on, such as 15", envVersion, text, versionMin)
+		if err != nil || version < devdb.VersionMin {
+			return w, fmt.Errorf("%s=%q: want a major version of PostgreSQL from %d on, such as 15", envVersion, text, devdb.VersionMin)
 		}
 		w.version, w.exact = version, true
 	}
@@ -81,9 +82,9 @@ func choose(ctx context.Context) (source, error) {
 		}
 	}
 	if !w.noLocal {
-		found, err := pick(installed(ctx), w)
+		found, err := pick(devdb.Installed(ctx), w)
 		if err == nil {
-			return source{version: found.version, bin: found.dir}, nil
+			return source{version: found.Major(), bin: found.Dir}, nil
 		}
 		reasons = append(reasons, fmt.Errorf("local binaries: %w", err))
 	}
@@ -98,23 +99,23 @@ func choose(ctx context.Context) (source, error) {
 }
 
 // pick chooses among local versions.
-func pick(found []binaries, w wish) (binaries, error) {
-	if at := slices.IndexFunc(found, func(b binaries) bool { return b.version == w.version }); at >= 0 {
+func pick(found []devdb.Binaries, w wish) (devdb.Binaries, error) {
+	if at := slices.IndexFunc(found, func(b devdb.Binaries) bool { return b.Major() == w.version }); at >= 0 {
 		return found[at], nil
 	}
 	if len(found) == 0 {
-		return binaries{}, errors.New("no initdb, pg_ctl and postgres in `pg_config --bindir`, on PATH or in /usr/lib/postgresql")
+		return devdb.Binaries{}, devdb.ErrNotInstalled
 	}
 	if w.exact {
-		return binaries{}, fmt.Errorf("%s asks for PostgreSQL %d, installed: %s", envVersion, w.version, versions(found))
+		return devdb.Binaries{}, fmt.Errorf("%s asks for PostgreSQL %d, installed: %s", envVersion, w.version, versions(found))
 	}
 	return found[0], nil
 }
 
-func versions(found []binaries) string {
+func versions(found []devdb.Binaries) string {
 	texts := make([]string, 0, len(found))
 	for _, b := range found {
-		texts = append(texts, fmt.Sprintf("%d (%s)", b.version, b.dir))
+		texts = append(texts, fmt.Sprintf("%d (%s)", b.Major(), b.Dir))
 	}
 	return strings.Join(texts, ", ")
 }

@@ -9,12 +9,13 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/devdb"
 )
 
 // local is a server of this machine's own binaries.
@@ -94,11 +95,11 @@ func (l *local) makeData() error {
 	if err := os.Mkdir(l.Data, 0o700); err != nil || os.Geteuid() != 0 {
 		return err
 	}
-	uid, gid, err := serverUser()
+	uid, gid, err := devdb.ServerUser()
 	if err != nil {
 		return err
 	}
-	return os.Chown(l.Data, uid, gid)
+	return os.Chown(l.Data, int(uid), int(gid))
 }
 
 // initdbArgs asks for a linguistic collation where the version can (15 and later): what holds only under "C" shall fail here.
@@ -214,11 +215,11 @@ func (l *local) runIn(ctx context.Context, dir, program string, args ...string) 
 	// A group of its own: Ctrl-C in the terminal ends the tests, and the reaper ends the server.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if os.Geteuid() == 0 {
-		uid, gid, err := serverUser()
+		uid, gid, err := devdb.ServerUser()
 		if err != nil {
 			return err
 		}
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: gid}
 	}
 	// The server inherits no pipe, but should it ever, waiting must end all the same.
 	cmd.WaitDelay = time.Second
@@ -227,21 +228,6 @@ func (l *local) runIn(ctx context.Context, dir, program string, args ...string) 
 		return fmt.Errorf("%s: %w\n%s", filepath.Base(program), err, out)
 	}
 	return nil
-}
-
-// serverUser is who the server runs as when the tests run as root, which PostgreSQL refuses.
-func serverUser() (uid, gid int, err error) {
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		return 0, 0, fmt.Errorf("PostgreSQL does not run as root, and there is no user postgres to run it as: %w", err)
-	}
-	if uid, err = strconv.Atoi(u.Uid); err != nil {
-		return 0, 0, fmt.Errorf("user id of postgres: %w", err)
-	}
-	if gid, err = strconv.Atoi(u.Gid); err != nil {
-		return 0, 0, fmt.Errorf("group id of postgres: %w", err)
-	}
-	return uid, gid, nil
 }
 
 func seconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }

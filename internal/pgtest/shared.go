@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/devdb"
 )
 
 // sharedServer is a server that all test processes of this user share, as far as this process has joined it.
@@ -70,7 +72,7 @@ func leave() {
 
 // obtain joins dir and returns the running server in it, which outlives its last user by linger.
 func obtain(ctx context.Context, dir string, linger time.Duration, start starter) (*os.File, *instance, error) {
-	if err := checkBase(baseDir()); err != nil {
+	if err := devdb.MakeBase(baseDir()); err != nil {
 		return nil, nil, err
 	}
 	users, err := join(dir)
@@ -154,20 +156,4 @@ func sharedDir(name string) string {
 	sum := sha256.Sum256([]byte(strings.Join(settings(), "\n")))
 	version, from := os.Getenv(envVersion), os.Getenv(envFrom)
 	return filepath.Join(baseDir(), fmt.Sprintf("%s%s%s-%x", name, version, from, sum[:4]))
-}
-
-// checkBase makes the directory for all servers. Its name can be guessed, so somebody else may have made it first.
-func checkBase(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the server's user must get through
-		return err
-	}
-	info, err := os.Lstat(dir)
-	if err != nil {
-		return err
-	}
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !info.IsDir() || !ok || int(stat.Uid) != os.Geteuid() || info.Mode().Perm()&0o022 != 0 {
-		return fmt.Errorf("%s is not a directory that only this user can write to: remove it, or set TMPDIR", dir)
-	}
-	return nil
 }
