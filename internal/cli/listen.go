@@ -28,7 +28,7 @@ type Finding struct {
 // CheckListen looks whether what is notified through database_url is heard on direct_url.
 func CheckListen(ctx context.Context, cfg *config.Config) Finding {
 	if cfg.Notify == config.NotifyOff {
-		return Finding{"listen", true, fmt.Sprintf("notify is off: changes are found by polling every %s", formatDuration(cfg.PollInterval)), ""}
+		return Finding{"listen", true, fmt.Sprintf("notify is off: changes are found by polling every %s", config.FormatDuration(cfg.PollInterval)), ""}
 	}
 	err := heard(ctx, cfg)
 	switch {

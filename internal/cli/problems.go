@@ -74,7 +74,7 @@ func (v *flagValue[T]) Set(s string) error {
 func (p *Problems) Duration(flags *pflag.FlagSet, dst *time.Duration, name string, def time.Duration, usage string) {
 	*dst = def
 	flags.Var(&flagValue[time.Duration]{
-		flag: name, dst: dst, typ: "duration", problems: p, format: formatDuration, parse: parseDuration,
+		flag: name, dst: dst, typ: "duration", problems: p, format: config.FormatDuration, parse: parseDuration,
 	}, name, usage)
 }
 
@@ -94,18 +94,6 @@ func parseDuration(s string) (time.Duration, error) {
 func isNumber(s string) bool {
 	_, err := strconv.ParseFloat(s, 64)
 	return err == nil
-}
-
-// formatDuration drops the zeros of Duration.String: 30m, not 30m0s.
-func formatDuration(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }
 
 // Int adds a flag for a whole number within bounds.

@@ -99,7 +99,7 @@ func TestDurationsAreShownAsTheyAreWritten(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0s", 30 * time.Second: "30s", 5 * time.Minute: "5m", 90 * time.Second: "1m30s", time.Hour: "1h", 90 * time.Minute: "1h30m", 10 * time.Minute: "10m",
 	} {
-		require.Equal(t, want, formatDuration(d))
+		require.Equal(t, want, config.FormatDuration(d))
 	}
 }
 

@@ -22,8 +22,8 @@ type codec[V any] struct {
 // off is the word that switches an address or an interval off.
 const off = "off"
 
-// formatDuration drops what time.Duration.String adds: "10m", not "10m0s".
-func formatDuration(d time.Duration) string {
+// FormatDuration drops what time.Duration.String adds: "10m", not "10m0s".
+func FormatDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
@@ -61,16 +61,16 @@ func quoted(n *node) string {
 }
 
 func durationIn(lo, hi time.Duration) codec[time.Duration] {
-	bounds := fmt.Sprintf("%s to %s", formatDuration(lo), formatDuration(hi))
+	bounds := fmt.Sprintf("%s to %s", FormatDuration(lo), FormatDuration(hi))
 	return codec[time.Duration]{
-		typ: "duration", bounds: bounds, format: formatDuration,
+		typ: "duration", bounds: bounds, format: FormatDuration,
 		parse: func(n *node) (time.Duration, error) {
 			d, err := parseDuration(n)
 			if err != nil {
 				return 0, err
 			}
 			if d < lo || d > hi {
-				return 0, fmt.Errorf("must be from %s, not %s", bounds, formatDuration(d))
+				return 0, fmt.Errorf("must be from %s, not %s", bounds, FormatDuration(d))
 			}
 			return d, nil
 		},
@@ -86,7 +86,7 @@ func durationOrOff(lo, hi time.Duration) codec[time.Duration] {
 			if d == 0 {
 				return off
 			}
-			return formatDuration(d)
+			return FormatDuration(d)
 		},
 		parse: func(n *node) (time.Duration, error) {
 			if n.text == off {

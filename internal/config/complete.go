@@ -66,7 +66,7 @@ func (l *loader) checkTarget(i int) {
 	if t.Backoff.Min > t.Backoff.Max {
 		path := targetPath(i, "backoff.min")
 		l.problems.add(l.cfg.origins[path], path, "must not be longer than backoff.max, %s, but is %s",
-			formatDuration(t.Backoff.Max), formatDuration(t.Backoff.Min))
+			FormatDuration(t.Backoff.Max), FormatDuration(t.Backoff.Min))
 	}
 }
 
