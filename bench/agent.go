@@ -197,12 +197,10 @@ func (l *lab) agentLive(ctx context.Context, side *farSide, address string, to *
 	a := l.agent(to.url(), side.target(far), true)
 	defer a.stop()
 	side.filled(ctx, time.Now(), 2*writtenRows)
-	values := map[string][]float64{}
+	values := points{}
 	for range l.rounds {
 		for _, name := range []string{near, far} {
-			times := must(measure.Changes(ctx, side.sinks[name], l.pace(name, slowRate, l.rows(200))))
-			values[name+" p50"] = append(values[name+" p50"], measure.Percentile(times, .5))
-			values[name+" p99"] = append(values[name+" p99"], measure.Percentile(times, .99))
+			values.note(name, must(measure.Changes(ctx, side.sinks[name], l.pace(name, slowRate, l.rows(200)))))
 		}
 	}
 	figure := func(point string) Figure {

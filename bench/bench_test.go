@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -39,4 +40,18 @@ func TestResultsAreKeptByMeasurement(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"## Against others", "As [README.md](peers/README.md) says.", "## writers", "| b | second | 1.00 (1.00 to 1.00)  |  |  |  |  |", "## churn", "| b | much | 1.00 (1.00 to 1.00)  |  |  |  |  |"},
 		regexp.MustCompile(`(?m)^(## .*|As .*|\| b .*)$`).FindAllString(strings.ReplaceAll(string(text), "| bench", ""), -1))
+}
+
+func TestFirstErrorEndsAMeasurement(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	after := false
+	require.Equal(t, broken, attempt(func() {
+		require.Equal(t, 1, must(1, nil))
+		must(0, broken)
+		after = true
+	}))
+	require.False(t, after)
+	require.NoError(t, attempt(func() {}))
+	require.PanicsWithValue(t, "a bug", func() { _ = attempt(func() { panic("a bug") }) })
 }

@@ -15,7 +15,7 @@ func benchCreates(ctx context.Context, l *lab) []Figure {
 	const known = 10_000
 	l.fresh(ctx, objectsSchema(known)...)
 	s, stop := l.within(ctx)
-	values := map[string][]float64{}
+	values := points{}
 	next := known + 1
 	for range l.rounds {
 		for _, rate := range []int{slowRate, 200} {
@@ -25,11 +25,7 @@ func benchCreates(ctx context.Context, l *lab) []Figure {
 					pace.Insert = next
 					next += pace.Changes
 				}
-				times := must(measure.Changes(ctx, s, pace))
-				for name, p := range map[string]float64{"p50": .5, "p99": .99} {
-					at := way + strconv.Itoa(rate) + name
-					values[at] = append(values[at], measure.Percentile(times, p))
-				}
+				values.note(way+strconv.Itoa(rate), must(measure.Changes(ctx, s, pace)))
 			}
 		}
 	}
@@ -37,7 +33,7 @@ func benchCreates(ctx context.Context, l *lab) []Figure {
 	var figures []Figure
 	for _, rate := range []int{slowRate, 200} {
 		for _, name := range []string{"p50", "p99"} {
-			at := strconv.Itoa(rate) + name
+			at := strconv.Itoa(rate) + " " + name
 			figures = append(figures, Figure{
 				Bench: "creates", What: fmt.Sprintf("%d inserts/s, %s", rate, name), Unit: "ms", Values: values["insert"+at], Against: fmt.Sprintf("%d updates/s", rate), Limits: values["update"+at],
 			})

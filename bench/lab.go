@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgreconciler/reconciler/internal/measure"
 	"github.com/pgreconciler/reconciler/internal/migrate"
 )
 
@@ -58,6 +59,16 @@ func check(err error) {
 func must[T any](value T, err error) T {
 	check(err)
 	return value
+}
+
+// points are percentiles of each round in milliseconds, by name and point, such as "bare p99".
+type points map[string][]float64
+
+func (p points) note(name string, times []time.Duration) {
+	for point, part := range map[string]float64{"p50": .5, "p99": .99, "p99.9": .999} {
+		at := name + " " + point
+		p[at] = append(p[at], measure.Percentile(times, part))
+	}
 }
 
 // attempt returns the error with which check ended work, or nil.

@@ -58,13 +58,8 @@ func benchLatency(ctx context.Context, l *lab) []Figure {
 		`SELECT reconciler.track('many', 'many', '{id}', '''sink''')`, `VACUUM ANALYZE`)...)
 	s, stop := l.within(ctx)
 	defer stop()
-	points := map[string]float64{"p50": .5, "p99": .99, "p99.9": .999}
-	values := map[string][]float64{}
-	note := func(name string, times []time.Duration) {
-		for point, p := range points {
-			values[name+" "+point] = append(values[name+" "+point], measure.Percentile(times, p))
-		}
-	}
+	values := points{}
+	note := values.note
 	for range l.rounds {
 		note("bare", must(measure.Trips(ctx, l.pace("plain", slowRate, l.rows(200)))))
 		alone := func(rate int) {

@@ -69,16 +69,11 @@ func benchStreams(ctx context.Context, l *lab) []Figure {
 	following, end := context.WithCancel(ctx)
 	defer end()
 	follow(following, address, received)
-	values := map[string][]float64{}
-	note := func(name string, times []time.Duration) {
-		values[name+" p50"] = append(values[name+" p50"], measure.Percentile(times, .5))
-		values[name+" p99"] = append(values[name+" p99"], measure.Percentile(times, .99))
-	}
+	values := points{}
 	for range l.rounds {
 		for _, rate := range []int{slowRate, 200} {
 			for table, s := range map[string]*measure.Sink{"tracked": called, "streamed": received} {
-				times := must(measure.Changes(ctx, s, l.pace(table, rate, max(l.rows(200), rate*3))))
-				note(table+" "+strconv.Itoa(rate), times)
+				values.note(table+" "+strconv.Itoa(rate), must(measure.Changes(ctx, s, l.pace(table, rate, max(l.rows(200), rate*3)))))
 			}
 		}
 	}
@@ -87,7 +82,7 @@ func benchStreams(ctx context.Context, l *lab) []Figure {
 		times := l.changeOne(ctx, received, versions)
 		last := times[versions-versions/10:]
 		slices.Sort(last)
-		note(name, last)
+		values.note(name, last)
 	}
 	hot("alone")
 	reader := must(l.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}))
