@@ -94,15 +94,6 @@ func TestFlagsTakeWhatIsRight(t *testing.T) {
 	require.Equal(t, []any{time.Duration(0), 9, "blue"}, []any{v.wait, v.rows, v.color})
 }
 
-func TestDurationsAreShownAsTheyAreWritten(t *testing.T) {
-	t.Parallel()
-	for d, want := range map[time.Duration]string{
-		0: "0s", 30 * time.Second: "30s", 5 * time.Minute: "5m", 90 * time.Second: "1m30s", time.Hour: "1h", 90 * time.Minute: "1h30m", 10 * time.Minute: "10m",
-	} {
-		require.Equal(t, want, config.FormatDuration(d))
-	}
-}
-
 func TestProblemsOfArgumentsAndConfigurationAreOneList(t *testing.T) {
 	t.Parallel()
 	bad := &config.Error{Problems: []config.Problem{{Path: "a", Text: "is b"}, {Path: "c", Text: "is d"}}}

@@ -114,18 +114,18 @@ func lockBase(base string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := flock(dir, syscall.LOCK_EX); err != nil {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", base, err), dir.Close())
+		if err := Flock(dir, syscall.LOCK_EX); err != nil {
+			return nil, errors.Join(err, dir.Close())
 		}
-		if isAt(dir, base) {
+		if IsAt(dir, base) {
 			return dir, nil
 		}
 		_ = dir.Close() // it was only looked at
 	}
 }
 
-// isAt reports whether an open directory is still the one with this path.
-func isAt(dir *os.File, path string) bool {
+// IsAt reports whether an open directory is still the one with this path.
+func IsAt(dir *os.File, path string) bool {
 	opened, openedErr := dir.Stat()
 	there, thereErr := os.Stat(path)
 	return openedErr == nil && thereErr == nil && os.SameFile(opened, there)
@@ -139,8 +139,8 @@ func removeBase(base string) {
 	}
 	defer dir.Close()
 	for range removeTries {
-		if flock(dir, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			if isAt(dir, base) { // and not another one, which is not locked
+		if Flock(dir, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			if IsAt(dir, base) { // and not another one, which is not locked
 				_ = os.Remove(base) // it may hold other runs
 			}
 			return
@@ -149,11 +149,17 @@ func removeBase(base string) {
 	}
 }
 
-func flock(file *os.File, how int) error {
+// Flock locks an open file, or unlocks it, whatever signals arrive meanwhile.
+func Flock(file *os.File, how int) error {
 	for {
-		if err := syscall.Flock(int(file.Fd()), how); !errors.Is(err, syscall.EINTR) {
-			return err
+		err := syscall.Flock(int(file.Fd()), how)
+		if errors.Is(err, syscall.EINTR) {
+			continue
 		}
+		if err != nil {
+			return fmt.Errorf("lock %s: %w", file.Name(), err)
+		}
+		return nil
 	}
 }
 

@@ -2,10 +2,11 @@ package pgtest
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/pgreconciler/reconciler/internal/devdb"
 )
 
 // The lock files of a server's directory.
@@ -29,7 +30,7 @@ func join(dir string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		if isAt(file, filepath.Join(dir, usersLock)) {
+		if devdb.IsAt(file, filepath.Join(dir, usersLock)) {
 			return file, nil
 		}
 		_ = file.Close() // The directory was reaped while we waited for the lock; make a new one.
@@ -42,33 +43,10 @@ func openLock(dir, name string, how int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := flock(file, how); err != nil {
+	if err := devdb.Flock(file, how); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
 }
 
-func flock(file *os.File, how int) error {
-	for {
-		err := syscall.Flock(int(file.Fd()), how)
-		if errors.Is(err, syscall.EINTR) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("lock %s: %w", file.Name(), err)
-		}
-		return nil
-	}
-}
-
 func isBusy(err error) bool { return errors.Is(err, syscall.EWOULDBLOCK) }
-
-// isAt says whether an open file is still the one at path.
-func isAt(file *os.File, path string) bool {
-	open, err := file.Stat()
-	if err != nil {
-		return false
-	}
-	current, err := os.Stat(path)
-	return err == nil && os.SameFile(open, current)
-}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/devdb"
 )
 
 const (
@@ -72,7 +74,7 @@ func reaperMain(dir string, linger time.Duration) int {
 	}
 	defer users.Close() // Not before: a file that nobody mentions any more is closed with the next garbage, and the lock is gone.
 	for {
-		if err := flock(users, syscall.LOCK_EX); err != nil {
+		if err := devdb.Flock(users, syscall.LOCK_EX); err != nil {
 			return 1
 		}
 		if unused, err := lingered(users, linger); err != nil {
@@ -89,11 +91,11 @@ func reaperMain(dir string, linger time.Duration) int {
 
 // lingered gives the lock up for a while and says whether it could be had again.
 func lingered(users *os.File, linger time.Duration) (bool, error) {
-	if err := flock(users, syscall.LOCK_UN); err != nil {
+	if err := devdb.Flock(users, syscall.LOCK_UN); err != nil {
 		return false, err
 	}
 	<-time.After(linger)
-	err := flock(users, syscall.LOCK_EX|syscall.LOCK_NB)
+	err := devdb.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB)
 	if isBusy(err) {
 		return false, nil
 	}
@@ -102,7 +104,7 @@ func lingered(users *os.File, linger time.Duration) (bool, error) {
 
 // reap ends what runs in dir and removes it. The caller holds the exclusive lock on users.
 func reap(ctx context.Context, users *os.File, dir string) error {
-	if !isAt(users, filepath.Join(dir, usersLock)) {
+	if !devdb.IsAt(users, filepath.Join(dir, usersLock)) {
 		return nil // A sweep was faster, and dir may be somebody else's by now.
 	}
 	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
@@ -167,7 +169,7 @@ func sweepOne(ctx context.Context, dir string, entry os.DirEntry) {
 		return
 	}
 	defer users.Close()
-	if flock(users, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+	if devdb.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 		_ = reap(context.WithoutCancel(ctx), users, dir)
 	}
 }

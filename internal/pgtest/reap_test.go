@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/devdb"
 )
 
 const childEnv = "RECONCILER_PGTEST_CHILD" // what TestChild shall do
@@ -120,10 +122,10 @@ func TestReaperHoldsItsLockToTheEnd(t *testing.T) {
 	c.kill(t)
 	require.Eventually(t, func() bool {
 		i, err := load(c.dir)
-		return err == nil && i != nil && i.Ending || !isAt(users, filepath.Join(c.dir, usersLock))
+		return err == nil && i != nil && i.Ending || !devdb.IsAt(users, filepath.Join(c.dir, usersLock))
 	}, reapTimeout, time.Millisecond)
-	require.NoError(t, flock(users, syscall.LOCK_SH))
-	require.False(t, isAt(users, filepath.Join(c.dir, usersLock)), "a share of a server that is being ended")
+	require.NoError(t, devdb.Flock(users, syscall.LOCK_SH))
+	require.False(t, devdb.IsAt(users, filepath.Join(c.dir, usersLock)), "a share of a server that is being ended")
 }
 
 // What a reaper that died over it has left of a directory is not the server that lives under its former name by now.
@@ -160,7 +162,7 @@ func TestProcessesShareAServerUntilTheLastOneIsGone(t *testing.T) {
 	first.kill(t)
 	users, err := os.Open(filepath.Join(first.dir, usersLock))
 	require.NoError(t, err)
-	require.True(t, isBusy(flock(users, syscall.LOCK_EX|syscall.LOCK_NB)), "the second one still holds its share")
+	require.True(t, isBusy(devdb.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB)), "the second one still holds its share")
 	require.NoError(t, users.Close())
 	require.True(t, i.answers(t.Context()))
 
@@ -210,7 +212,7 @@ func TestReapLeavesADirectoryThatIsSomebodyElsesByNow(t *testing.T) {
 	defer current.Close()
 
 	require.NoError(t, reap(t.Context(), old, dir))
-	require.True(t, isAt(current, filepath.Join(dir, usersLock)))
+	require.True(t, devdb.IsAt(current, filepath.Join(dir, usersLock)))
 	require.NoError(t, reap(t.Context(), current, dir))
 	require.NoDirExists(t, dir)
 }
@@ -314,13 +316,13 @@ func TestNobodyJoinsADirectoryThatIsBeingRemoved(t *testing.T) {
 	gone := make(chan error)
 	go func() { gone <- errors.Join(reap(t.Context(), old, dir), old.Close()) }()
 
-	require.Eventually(t, func() bool { return !isAt(old, filepath.Join(dir, usersLock)) }, reapTimeout, time.Microsecond)
+	require.Eventually(t, func() bool { return !devdb.IsAt(old, filepath.Join(dir, usersLock)) }, reapTimeout, time.Microsecond)
 	current, err := join(dir)
 	require.NoError(t, err)
 	defer current.Close()
 	require.NoDirExists(t, data)
 	require.NoError(t, <-gone)
-	require.True(t, isAt(current, filepath.Join(dir, usersLock)))
+	require.True(t, devdb.IsAt(current, filepath.Join(dir, usersLock)))
 	entries, err := os.ReadDir(base)
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "of the old directory nothing is left")
