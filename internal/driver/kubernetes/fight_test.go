@@ -66,26 +66,26 @@ func TestPausesOfAFightGrowAndEnd(t *testing.T) {
 		f := fights{open: map[place]*fight{}}
 		at := place{Name: "a"}
 		for range 20 { // a repair every 20 seconds is none
-			f.repaired(at, "x")
+			require.NoError(t, f.repaired(at, "x"))
 			require.Equal(t, driver.VerdictDone, f.paused(at).Verdict)
 			time.Sleep(20 * time.Second)
 		}
 		time.Sleep(repairsWithin)
 		for range repairsMost {
-			f.repaired(at, "x")
+			require.NoError(t, f.repaired(at, "x"))
 			require.Equal(t, driver.VerdictDone, f.paused(at).Verdict)
 		}
-		f.repaired(at, "x")
+		require.Error(t, f.repaired(at, "x"))
 		for pause := fightPauseLeast; pause <= fightPauseMost; pause *= 2 {
 			require.Equal(t, pause, f.paused(at).After)
 			time.Sleep(pause)
 			require.Equal(t, driver.VerdictDone, f.paused(at).Verdict)
-			f.repaired(at, "x")
+			require.Error(t, f.repaired(at, "x"))
 		}
 		require.Equal(t, fightPauseMost, f.paused(at).After)
-		f.repaired(place{Name: "b"}, "x")
+		require.NoError(t, f.repaired(place{Name: "b"}, "x"))
 		time.Sleep(2*fightPauseMost + time.Second)
-		f.repaired(place{Name: "c"}, "x")
+		require.NoError(t, f.repaired(place{Name: "c"}, "x"))
 		require.Len(t, f.open, 1)
 		require.NoError(t, f.trouble())
 	})
