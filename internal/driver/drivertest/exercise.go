@@ -48,6 +48,7 @@ func Exercise(t *testing.T, newFixture func(t *testing.T) Fixture) {
 		{"DiffShowsWhatACallWouldChange", differs},
 		{"DiffHidesSecrets", diffHidesSecrets},
 		{"DiffOfATargetThatIsAwayIsAnError", diffAway},
+		{"RemovesWhatIsGuardedWithApproval", asksForApproval},
 		{"ClosesUnused", func(*testing.T, *bench) {}},
 	} {
 		t.Run(part.name, func(t *testing.T) {

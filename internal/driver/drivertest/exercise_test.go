@@ -38,6 +38,12 @@ func TestExerciseDiffing(t *testing.T) {
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).differingFixture(t) })
 }
 
+func TestExerciseGuarding(t *testing.T) {
+	t.Parallel()
+
+	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture { return newMemory(os.Getenv(wrongDriver)).guardingFixture(t) })
+}
+
 func TestExerciseWaiting(t *testing.T) {
 	t.Parallel()
 

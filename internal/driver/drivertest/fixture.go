@@ -52,6 +52,9 @@ type Fixture struct {
 	Hide func(resource, key, secret string) string
 	// Away has the target answer nothing until the function that it returns is called. Only for a Differ; nil: that cannot be staged.
 	Away func(t *testing.T) (back func())
+	// Guard makes what the driver is given of a spec that it does not remove from the target before a person approves. It has the spec, as
+	// that of Wrap has, and more that is guarded. Nil: the driver asks for no approval.
+	Guard func(resource, key, spec string) string
 	// Intact, if set, fails the test if anything outside the target was touched.
 	Intact func(t *testing.T)
 	// Secrets are values that the driver was given and that must not stand in any outcome.
@@ -132,8 +135,10 @@ func (b *bench) call(t *testing.T, ctx context.Context, do func(context.Context)
 // outcomeError says what about the outcome breaks the contract, whatever the call was.
 func (b *bench) outcomeError(o driver.Outcome) error {
 	switch {
-	case o.Verdict < driver.VerdictDone || o.Verdict > driver.VerdictWaiting:
+	case o.Verdict < driver.VerdictDone || o.Verdict > driver.VerdictUnapproved:
 		return fmt.Errorf("an outcome of an unknown verdict: %s", o.Verdict)
+	case o.Verdict == driver.VerdictUnapproved && b.Guard == nil:
+		return fmt.Errorf("an outcome that asks for approval, of a driver that guards nothing: %w", o.Err)
 	case o.Verdict == driver.VerdictWaiting && b.Confirm == nil:
 		return fmt.Errorf("an outcome that waits, of a driver whose target confirms nothing: %w", o.Err)
 	case len(o.Memory) > driver.MemoryMost:

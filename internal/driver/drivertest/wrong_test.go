@@ -33,11 +33,13 @@ func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
 		"a diff applies", "a diff deletes", "a diff takes absent objects for equal", "a diff shows the whole object", "a diff remembers what was applied",
 		"a diff shows equal fields", "a diff shows secrets", "a diff of a delete is empty", "a diff deletes what is absent", "cut diffs are empty",
 		"a diff of a target that is away is told from memory", "a diff that failed has changes",
+		"what is guarded goes", "what is guarded goes before it is approved", "what is guarded stays without a word", "to ask once is enough",
+		"an approval counts for nothing",
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			t.Parallel()
 
-			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Keeping|Waiting|Reporting|Diffing)?$", "-test.failfast")
+			suite := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExercise(Keeping|Waiting|Reporting|Diffing|Guarding)?$", "-test.failfast")
 			suite.Env = append(os.Environ(), wrongDriver+"="+wrong)
 			output, err := suite.CombinedOutput()
 			var exit *exec.ExitError

@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) {
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture {
 		t.Helper()
 		b := newBed(t)
-		c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}})
+		c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}, "protected": []any{"Secret"}})
 		touches := 0
 		nameOf := func(resource, key string) string {
 			return "object-" + objectMark(driver.Ref{Target: "prod", Resource: resource, Key: key})
@@ -55,6 +55,14 @@ func TestConformance(t *testing.T) {
 					}
 				}
 				return n
+			},
+			Guard: func(resource, key, spec string) string {
+				name := nameOf(resource, key)
+				text, err := json.Marshal([]any{configMap(name, map[string]any{"spec": spec}), map[string]any{
+					"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": name},
+				}})
+				require.NoError(t, err)
+				return string(text)
 			},
 			Hide: func(resource, key, secret string) string {
 				text, err := json.Marshal(map[string]any{
