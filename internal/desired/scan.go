@@ -9,7 +9,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// scanRow also says whether tasks of an apply may govern objects of the target.
+// scanRow also returns whether tasks of an apply may govern objects of the target.
 func (r *Resource) scanRow(result pgx.Rows) (n int64, row Row, governed bool, err error) {
 	var (
 		found                     *bool

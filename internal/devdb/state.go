@@ -70,7 +70,7 @@ func loadState(dir string) (*state, error) {
 	return s, nil
 }
 
-// MakeBase makes the directory of all runs. Its name can be guessed, so somebody else may have made it first.
+// MakeBase makes the directory of all runs. Its name can be guessed, so another user may have made it first.
 func MakeBase(dir string) error {
 	// The server may run as another user, who must get through to its data.
 	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // see above

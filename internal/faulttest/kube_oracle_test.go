@@ -20,7 +20,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// Marks of members, as docs/drivers.md says.
+// Marks of members: see docs/kubernetes.md.
 const (
 	labelManagedBy = "app.kubernetes.io/managed-by"
 	labelPartOf    = "applyset.kubernetes.io/part-of"
@@ -29,7 +29,7 @@ const (
 	markRow        = "pgreconciler.github.io/row"
 )
 
-// wrongWrite says what is wrong with a write of the product, from the object before and after it: what others own stays as it is, and a
+// wrongWrite returns what is wrong with a write of the product, from the object before and after it: what others own stays as it is, and a
 // delete names the object that it is for.
 func wrongWrite(method string, body []byte, before, after string, foreign map[string]string) string {
 	var was kubeObject

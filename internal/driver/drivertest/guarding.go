@@ -67,5 +67,5 @@ func requireAsks(t *testing.T, o driver.Outcome) {
 func (b *bench) requireInPlace(t *testing.T, resource, key string) {
 	t.Helper()
 	_, ok := b.Read(t, resource, key)
-	require.True(t, ok, "the target does not have %q of %q, though nobody has approved that it goes", key, resource)
+	require.True(t, ok, "the target does not have %q of %q, though its removal was not approved", key, resource)
 }

@@ -59,7 +59,7 @@ func (w *work) approval(members []known) driver.Outcome {
 	return driver.Done()
 }
 
-// unapproved reports whether a member is of a protected kind, and nobody has approved that it goes.
+// unapproved reports whether a member is of a protected kind, and its removal was not approved.
 func (w *work) unapproved(k known, now *metav1.PartialObjectMetadata) bool {
 	return slices.Contains(w.protected, k.at.GroupKind) && now.DeletionTimestamp == nil && !w.ref.Approved
 }
