@@ -14,7 +14,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
-// healthPage is how many objects the driver is asked about in a row. Of those that no call has changed it is the most within healthSoon, of
+// healthPage is how many objects the driver is asked about in a row. Of those that are not healthy it is the most within healthSoon, of
 // healthy ones within healthEvery.
 const healthPage = 100
 
@@ -121,8 +121,9 @@ func (h *objectHealth) take(now time.Time) (page map[client.Ref]illness, urgent 
 	if left := h.turn.Sub(now); left > 0 && len(h.routine) > 0 {
 		return page, false, earlier(next, left)
 	}
+	routine := 0 // besides the others, however many these are
 	for at := range h.routine {
-		if len(page) == healthPage {
+		if routine++; routine > healthPage {
 			break
 		}
 		page[at] = illness{}

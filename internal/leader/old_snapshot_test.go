@@ -84,7 +84,7 @@ func (p *path) settle(at outbox.Tick) error {
 		TargetID: 1, Owner: instance, Term: 1, ResourceIds: []int32{1}, Keys: []string{strconv.Itoa(p.keys)}, States: []string{"applied"},
 		Wanted: []bool{true}, Present: []bool{true}, DesiredRevisions: []int64{at.Revision}, AppliedRevisions: []int64{at.Revision},
 		AppliedHashes: [][]byte{make([]byte, 16)}, FailedHashes: [][]byte{{}}, Attempts: []int32{0}, Errors: []string{""}, HeldBy: []string{""},
-		Approved: []bool{false}, Delays: []float64{-1}, Called: []bool{true}, Matches: []string{""}, CursorRevision: at.Revision, CursorSnapshot: at.Snapshot,
+		Approved: []bool{false}, Protected: []bool{false}, Delays: []float64{-1}, Called: []bool{true}, Matches: []string{""}, CursorRevision: at.Revision, CursorSnapshot: at.Snapshot,
 	})
 	return err
 }
