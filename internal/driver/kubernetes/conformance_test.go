@@ -21,7 +21,10 @@ func TestConformance(t *testing.T) {
 	drivertest.Exercise(t, func(t *testing.T) drivertest.Fixture {
 		t.Helper()
 		b := newBed(t)
-		c := b.open(t, "prod", driver.Options{"force_managers": []any{"kubectl-edit"}, "protected": []any{"Secret"}})
+		// A target without a memory of an object looks for it in all its namespaces: on one cluster, those of other tests too.
+		c := b.open(t, "prod", driver.Options{
+			"namespaces": []any{b.namespace}, "force_managers": []any{"kubectl-edit"}, "protected": []any{"Secret"},
+		})
 		touches := 0
 		nameOf := func(resource, key string) string {
 			return "object-" + objectMark(driver.Ref{Target: "prod", Resource: resource, Key: key})

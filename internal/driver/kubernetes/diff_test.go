@@ -43,7 +43,7 @@ func lines(changes []driver.Change) []string {
 func TestDiffShowsFieldsThatAnApplyWouldChange(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
-	c := b.open(t, "prod", nil)
+	c := b.open(t, "prod", driver.Options{"namespaces": []any{b.namespace}}) // without a memory, it looks in all of them
 	in := " in " + b.namespace
 	c.done(t, "web", deployment("web", 3), configMap("a", one("1")), configMap("old", one("1")))
 	require.Empty(t, c.diff(t, "web", deployment("web", 3), configMap("a", one("1")), configMap("old", one("1"))))
