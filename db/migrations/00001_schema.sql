@@ -296,7 +296,7 @@ CREATE TABLE reconciler.ledger (
 COMMENT ON TABLE reconciler.ledger IS 'What each target has, one row for each object. Read it through the view reconciler.objects.';
 COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or may have it: true from right before the first call for it.';
 COMMENT ON COLUMN reconciler.ledger.failed_hash IS 'Hash of the spec that ended in a terminal error: the same spec is not tried again.';
-COMMENT ON COLUMN reconciler.ledger.approved IS 'A person approved this delete: the guard lets it pass. With protected: approve() did, and nothing else does.';
+COMMENT ON COLUMN reconciler.ledger.approved IS 'The delete has passed the guard. Of a protected object: approve() released it.';
 COMMENT ON COLUMN reconciler.ledger.protected IS 'Its delete waits for approve(), as the row was when it was last read, or because the driver asks for that.';
 COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';
 COMMENT ON COLUMN reconciler.ledger.generation IS 'Grows with each retry() and approve(): a result of a look from before leaves state, approval and attempts as they are.';

@@ -1,8 +1,6 @@
 package kubernetes_test
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,20 +20,7 @@ import (
 // reconcilerBinary is the command as users run it, built by TestMain.
 var reconcilerBinary string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "reconciler-example-")
-	if err == nil {
-		defer func() { _ = os.RemoveAll(dir) }()
-		reconcilerBinary, err = exampletest.Build(context.Background(), dir)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return pgtest.Main(m)
-}
+func TestMain(m *testing.M) { os.Exit(exampletest.Main(m, &reconcilerBinary)) }
 
 // newCluster returns the kubeconfig of a new cluster: an API server in memory, or a real one with the build tag kubernetes.
 var newCluster = func(t *testing.T) string {

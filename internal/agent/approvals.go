@@ -17,7 +17,7 @@ const unapprovedAgain = time.Hour
 
 var bucketApprovals = []byte("approvals") // keys as in bucketMemories; 'a' or 'd' for what is wanted, 'y' or 'n', and the hash
 
-// approvals are the objects of which the driver has asked that a person approves a call. They are in the file of the memories.
+// approvals are the objects whose last call returned Unapproved, and whether it is approved now. They are kept in the file of the memories.
 type approvals struct {
 	file *memories
 

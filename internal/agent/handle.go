@@ -66,7 +66,7 @@ func result(out driver.Outcome, wanted bool) (client.Result, error) {
 	return client.Result{}, errors.New(short(out.Err))
 }
 
-// waits returns why an object is not called for before a person approves; "": it is.
+// waits returns why no call is made for an object before it is approved; "": calls are made.
 func (s *session) waits(at client.Ref) string {
 	object, wanted := s.informer.Object(at.Resource, at.Key)
 	return s.asked.waits(at, wanted, hashOf(object, wanted))

@@ -149,7 +149,7 @@ func removeBase(base string) {
 	}
 }
 
-// Flock locks an open file, or unlocks it, whatever signals arrive meanwhile.
+// Flock locks an open file, or unlocks it, and tries again when a signal interrupts it.
 func Flock(file *os.File, how int) error {
 	for {
 		err := syscall.Flock(int(file.Fd()), how)

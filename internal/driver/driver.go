@@ -18,7 +18,7 @@ type Ref struct {
 	// Memory is what the driver last had remembered of the object (see Outcome.Memory); nil for none. After a crash it may be
 	// what was remembered before, or nil though the target has the object.
 	Memory []byte
-	// Approved: a person has approved what the last call asked for with Unapproved: the same call for the same spec may remove it.
+	// Approved: approve() released the removal that the previous call for this spec, or for this delete, returned Unapproved for.
 	Approved bool
 }
 

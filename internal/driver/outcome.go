@@ -23,7 +23,7 @@ const (
 	VerdictUnreachable
 	// VerdictWaiting: the target has taken the call, and has not confirmed the result yet.
 	VerdictWaiting
-	// VerdictUnapproved: the call would remove what only a person may let go; wait for approve().
+	// VerdictUnapproved: the call would remove something that needs approval; wait for approve().
 	VerdictUnapproved
 )
 
@@ -102,7 +102,7 @@ func Waiting(after time.Duration, reason string) Outcome {
 	return o
 }
 
-// Unapproved says that the call would remove something whose removal a person must approve first, and that it has left that in
+// Unapproved returns an outcome for a call that would remove something which needs approval, and has left that in
 // place. The object is held with the reason. After approve() the call is made again, with Ref.Approved; a call for another spec
 // asks anew. A Delete removes nothing of the object before it answers so, or only what needs no approval.
 func Unapproved(err error) Outcome { return failed(VerdictUnapproved, err) }

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 const (
@@ -30,6 +32,20 @@ func Build(ctx context.Context, dir string) (string, error) {
 		return "", fmt.Errorf("build cmd/reconciler: %w\n%s", err, output)
 	}
 	return binary, nil
+}
+
+// Main runs the tests of a package with the command reconciler built, whose path it sets, and returns their exit code.
+func Main(m *testing.M, binary *string) int {
+	dir, err := os.MkdirTemp("", "reconciler-example-")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		*binary, err = Build(context.Background(), dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return pgtest.Main(m)
 }
 
 // Process is a program that runs until the end of the test.

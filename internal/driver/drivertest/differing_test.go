@@ -23,7 +23,7 @@ func (d *differing) asked(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case d.away && d.is("a diff of a target that is away is told from memory"):
+	case d.away && d.is("a diff of a target that is away is answered from memory"):
 		return nil
 	case d.away:
 		return errors.New("no answer")

@@ -52,8 +52,8 @@ type Fixture struct {
 	Hide func(resource, key, secret string) string
 	// Away has the target answer nothing until the function that it returns is called. Only for a Differ; nil: that cannot be staged.
 	Away func(t *testing.T) (back func())
-	// Guard makes what the driver is given of a spec that it does not remove from the target before a person approves. It has the spec, as
-	// that of Wrap has, and more that is guarded. Nil: the driver asks for no approval.
+	// Guard returns a spec for the driver that holds spec, as that of Wrap does, and a part that the driver removes only with approval.
+	// Nil: the driver asks for no approval.
 	Guard func(resource, key, spec string) string
 	// Intact, if set, fails the test if anything outside the target was touched.
 	Intact func(t *testing.T)

@@ -9,7 +9,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// asksForApproval expects that what is guarded stays until a person has approved that it goes, with its object or from its spec, and
+// asksForApproval checks that a guarded part of an object stays until its removal is approved, by a delete or by a spec without it, and
 // that an approval counts for one call.
 func asksForApproval(t *testing.T, b *bench) {
 	if b.Guard == nil {

@@ -32,7 +32,7 @@ func TestExerciseFailsADriverThatBreaksARule(t *testing.T) {
 		"health of cut calls is healthy", "secrets are in the health", "asking makes objects", "applied is unhealthy",
 		"a diff applies", "a diff deletes", "a diff takes absent objects for equal", "a diff shows the whole object", "a diff remembers what was applied",
 		"a diff shows equal fields", "a diff shows secrets", "a diff of a delete is empty", "a diff deletes what is absent", "cut diffs are empty",
-		"a diff of a target that is away is told from memory", "a diff that failed has changes",
+		"a diff of a target that is away is answered from memory", "a diff that failed has changes",
 		"what is guarded goes", "what is guarded goes before it is approved", "what is guarded stays without a word", "to ask once is enough",
 		"an approval counts for nothing",
 	} {

@@ -40,7 +40,7 @@ func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 	return c.finish(out, w.memory)
 }
 
-// approval is Done unless a person must approve first that a member goes.
+// approval returns Unapproved if the removal of a member needs approval, else Done.
 func (w *work) approval(members []known) driver.Outcome {
 	for _, k := range members {
 		if !slices.Contains(w.protected, k.at.GroupKind) {
