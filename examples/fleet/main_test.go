@@ -10,4 +10,6 @@ import (
 // reconcilerBinary is the command as users run it, built by TestMain.
 var reconcilerBinary string
 
-func TestMain(m *testing.M) { os.Exit(exampletest.Main(m, &reconcilerBinary)) }
+func TestMain(m *testing.M) {
+	os.Exit(exampletest.Main(&reconcilerBinary, func() int { return pgtest.Main(m) }))
+}

@@ -20,7 +20,9 @@ import (
 // reconcilerBinary is the command as users run it, built by TestMain.
 var reconcilerBinary string
 
-func TestMain(m *testing.M) { os.Exit(exampletest.Main(m, &reconcilerBinary)) }
+func TestMain(m *testing.M) {
+	os.Exit(exampletest.Main(&reconcilerBinary, func() int { return pgtest.Main(m) }))
+}
 
 // newCluster returns the kubeconfig of a new cluster: an API server in memory, or a real one with the build tag kubernetes.
 var newCluster = func(t *testing.T) string {

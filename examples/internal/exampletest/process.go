@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 const (
@@ -34,8 +32,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
-// Main runs the tests of a package with the command reconciler built, whose path it sets, and returns their exit code.
-func Main(m *testing.M, binary *string) int {
+// Main builds the command reconciler, sets binary to its path until run returns, and returns the exit code of run.
+func Main(binary *string, run func() int) int {
 	dir, err := os.MkdirTemp("", "reconciler-example-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
@@ -45,7 +43,7 @@ func Main(m *testing.M, binary *string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return pgtest.Main(m)
+	return run()
 }
 
 // Process is a program that runs until the end of the test.
