@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/pgreconciler/reconciler/examples/internal/exampletest"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // reconcilerBinary is the command as users run it, built by TestMain.

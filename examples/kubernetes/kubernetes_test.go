@@ -34,7 +34,7 @@ var (
 	}
 )
 
-func TestTrackingGivesNoAdvice(t *testing.T) {
+func TestMigrationsAndSeedRunAgain(t *testing.T) {
 	t.Parallel()
 	db := exampletest.New(t, pgtest.New(t).URL, example(t), nil)
 	require.Empty(t, db.Messages())
