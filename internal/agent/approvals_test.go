@@ -27,6 +27,8 @@ func TestCallsThatTheDriverAsksAboutWaitForApproval(t *testing.T) {
 		b.far.change(func() { b.far.outcomes["web"] = driver.Unapproved(errors.New("the disk goes")) })
 
 		b.Set("app", "web", spec(2))
+		after(time.Millisecond)
+		require.Equal(t, "web v2 progressing: waits for approval: the disk goes", b.healths(), "to wait is no failure")
 		after(2 * time.Minute)
 		require.Equal(t, StateHeld, r.target().State)
 		require.Equal(t, 1, b.Info().Held, "reported")
