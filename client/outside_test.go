@@ -48,8 +48,7 @@ func TestProgramsOfThePageRunInAModuleOutsideTheTree(t *testing.T) {
 		require.NoError(t, err, string(out))
 		return string(out)
 	}
-	run("vet", ".")
-	run("test", ".")
+	run("test", "-vet=off", ".") // vet would look at all that they import
 	for path := range strings.Lines(run("list", "-deps", ".")) {
 		require.False(t, strings.Contains(path, "jackc/pgx") || strings.Contains(path, "reconciler/internal"), path)
 	}

@@ -98,7 +98,8 @@ func TestMemoryComesBackUntilTheObjectIsDeleted(t *testing.T) {
 	w.fleet(1)
 	eu := &keeper{place: newPlace()}
 	eu.ends(driver.RetryAfter(time.Hour, refused).Remember([]byte("half")))
-	p := w.start(named("eu", eu))
+	// Without a listing: no sync calls for what it takes to have changed.
+	p := w.start(named("eu", struct{ driver.Driver }{eu}))
 	w.settled("failing attempts=1 half", memory)
 	require.Equal(t, []string{"apply 1 nothing"}, eu.was())
 
@@ -116,7 +117,7 @@ func TestMemoryComesBackUntilTheObjectIsDeleted(t *testing.T) {
 
 	p.stop(t)
 	w.db.Exec(t, `SELECT reconciler.pause('eu')`)
-	p = w.start(named("eu", eu))
+	p = w.start(named("eu", struct{ driver.Driver }{eu}))
 	w.settled("held attempts=0 more", memory)
 	eu.ends(driver.Done())
 	w.db.Exec(t, `SELECT reconciler.resume('eu')`)
