@@ -11,9 +11,13 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
 # For `make test` and its siblings: which packages, and what else go test shall know, such as TESTFLAGS='-v -run TestTick'.
-# Those that take longest come first.
-PKG ?= ./internal/server ./internal/faulttest ./internal/e2e ./internal/outbox ./internal/leader ./internal/apply ./cmd/reconciler ./internal/lease ./...
+PKG ?=
 TESTFLAGS ?=
+# Packages that drive a built binary, or link the libraries of Kubernetes: to compile these for the race detector takes two minutes, so
+# only `make test/long` and `make test/kubernetes` do. The packages that take longest come first.
+unraced := /(cmd/reconciler|examples|internal/(e2e|faulttest|driver/(drivers|kubernetes)))(/|$$)
+UNRACED := ./internal/faulttest ./internal/e2e ./cmd/reconciler $$(go list ./... | grep -E '$(unraced)')
+RACED := ./internal/server ./internal/outbox ./internal/leader ./internal/apply ./internal/lease $$(go list ./... | grep -vE '$(unraced)')
 # Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
 TEST_LOAD ?= -p=2 -parallel=4
 # For `make test/quick`.
@@ -35,8 +39,13 @@ build: ## Build bin/reconciler
 	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/reconciler ./cmd/reconciler
 
 .PHONY: test
-test: ## Run unit, integration and end-to-end tests under the race detector
+test: ## Run unit, integration and end-to-end tests, under the race detector what it has something of
+ifdef PKG
 	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
+else
+	RACE=off TEST_OUTPUT=bin/test/unraced ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(UNRACED)
+	TEST_OUTPUT=bin/test/raced ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(RACED)
+endif
 
 .PHONY: test/quick
 test/quick: ## Run what takes seconds, without the race detector, and only for packages that changed
@@ -44,7 +53,7 @@ test/quick: ## Run what takes seconds, without the race detector, and only for p
 
 .PHONY: test/long
 test/long: ## Run everything, with a million rows, rare faults, floods and benches: an hour
-	./scripts/test.sh -timeout=60m -tags=pace,long $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
+	./scripts/test.sh -timeout=60m -tags=pace,long $(TEST_LOAD) $(TESTFLAGS) -- $(or $(PKG),./...)
 
 # What depends on the version of PostgreSQL, for .ci/run: whole packages, and tests by name.
 VERSION_TESTS := Capture|Cursor|Feed|Retention|Expan|PlansFor|Psql|Due|TestApply.*Many|QuickStart|WorkGoesThroughAPooler

@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [FLAG of go test...] -- PACKAGE...
 #
-# It installs what is missing (scripts/setup.sh). Tests that fail run again, alone: those that pass then are listed under
+# RACE=off leaves the race detector out. It installs what is missing (scripts/setup.sh). Tests that fail run again, alone: those that pass then are listed under
 # FLAKY and do not fail the run. scripts/testreport judges what happened and says so at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,8 @@ while [[ $1 != -- ]]; do
 done
 shift
 
-machine=$(./scripts/setup.sh test "${RECONCILER_TEST_PG:-}")
+race=$(./scripts/setup.sh test "${RECONCILER_TEST_PG:-}")
+[[ ${RACE:-on} == on ]] || race=
 make --no-print-directory --silent bin/gotestsum
 go build -o bin/testreport ./scripts/testreport
 dir=${TEST_OUTPUT:-bin/test}
@@ -23,8 +24,7 @@ rm -rf "$dir"
 mkdir -p "$dir"
 
 status=0
-# shellcheck disable=SC2086 # $machine is flags
 bin/gotestsum --format=pkgname --format-hide-empty-pkg --hide-summary=skipped \
     --rerun-fails=1 --rerun-fails-max-failures=8 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
-    --jsonfile="$dir/events.json" --packages="$*" -- $machine -vet=off -count=1 "${flags[@]}" || status=$?
+    --jsonfile="$dir/events.json" --packages="$*" -- ${race:+"$race"} -vet=off -count=1 "${flags[@]}" || status=$?
 bin/testreport -events "$dir/events.json" -flaky "$dir/flaky" -status "$status"
