@@ -33,7 +33,7 @@ func binary(t *testing.T) string {
 			return
 		}
 		built.path = filepath.Join(built.dir, "reconciler")
-		build := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "build", "-race", "-ldflags", "-X main.version=e2e", "-o", built.path, ".")
+		build := exec.CommandContext(context.WithoutCancel(t.Context()), "go", "build", "-ldflags", "-X main.version=e2e", "-o", built.path, ".")
 		if out, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("%w\n%s", err, out)
 		}
