@@ -47,9 +47,9 @@ func removeAfter(t testing.TB, dir string, users *os.File, i *instance) {
 }
 
 // New is the function New on this server.
-func (c *Cluster) New(t testing.TB) *DB {
+func (c *Cluster) New(t testing.TB, setup ...string) *DB {
 	t.Helper()
-	return create(t, c.instance, template(t, c.instance))
+	return create(t, c.instance, template(t, c.instance, setup))
 }
 
 // Empty is the function Empty on this server.

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 	"time"
 )
@@ -60,15 +60,9 @@ type instance struct {
 	Local     *local     `json:"local,omitempty"`
 	Container *container `json:"container,omitempty"`
 
-	hasTemplate atomicString
-	shared      bool // other tests use it too
+	templates sync.Map // names of those that are there
+	shared    bool     // other tests use it too
 }
-
-// atomicString is a string that several tests read and write.
-type atomicString struct{ v atomic.Value }
-
-func (s *atomicString) Load() string   { v, _ := s.v.Load().(string); return v }
-func (s *atomicString) Store(v string) { s.v.Store(v) }
 
 func (i *instance) engine() engine {
 	if i.Container != nil {

@@ -23,7 +23,7 @@ func TestTemplateIsMadeOnceForEachContent(t *testing.T) {
 	for range 4 {
 		go func() {
 			fresh := &instance{Dir: server.Dir, Port: server.Port, Version: server.Version, Local: server.Local, Container: server.Container}
-			name, err := fresh.template(context.Background(), one)
+			name, err := fresh.template(context.Background(), one, nil)
 			if err != nil {
 				name = err.Error()
 			}
@@ -41,7 +41,7 @@ func TestTemplateIsMadeOnceForEachContent(t *testing.T) {
 	db := create(t, server, first)
 	db.Exec(t, "TABLE "+unique)
 
-	other, err := templateName(files("CREATE TABLE other ()"))
+	other, err := templateName(files("CREATE TABLE other ()"), nil)
 	require.NoError(t, err)
 	require.NotEqual(t, first, other)
 }

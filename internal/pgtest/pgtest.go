@@ -28,20 +28,21 @@ type DB struct {
 	server *instance
 }
 
-// New returns a database that has every migration of db/migrations.
-func New(t testing.TB) *DB {
+// New returns a database that has every migration of db/migrations, and in which the statements of setup have run. They run once for
+// all tests with the same ones.
+func New(t testing.TB, setup ...string) *DB {
 	t.Helper()
 	server := quiet.join(t)
-	return create(t, server, template(t, server))
+	return create(t, server, template(t, server, setup))
 }
 
 // Holding is New on a second shared server, for tests that keep transactions open or prepared for seconds, make giant ones
 // or take snapshots for long. In the tests of the first one the ticker falls asleep, and captures begin, only when every
 // transaction of the whole server has ended.
-func Holding(t testing.TB) *DB {
+func Holding(t testing.TB, setup ...string) *DB {
 	t.Helper()
 	server := holding.join(t)
-	return create(t, server, template(t, server))
+	return create(t, server, template(t, server, setup))
 }
 
 // Empty returns a database without the schema reconciler.

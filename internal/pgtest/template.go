@@ -15,24 +15,30 @@ import (
 	"github.com/pgreconciler/reconciler/internal/migrate"
 )
 
-// template returns the name of the server's database that has the embedded migrations, made if it is missing.
-func template(t testing.TB, server *instance) string {
+// template returns the name of the server's database that has the embedded migrations and in which setup has run, made if it is missing.
+func template(t testing.TB, server *instance, setup []string) string {
 	t.Helper()
-	name, err := server.template(t.Context(), migrations.FS)
+	name, err := server.template(t.Context(), migrations.FS, setup)
 	if err != nil {
 		t.Fatalf("make the template database: %v", err)
 	}
 	return name
 }
 
-// template makes at most one template per server and content of files, also when several processes ask at once.
-func (i *instance) template(ctx context.Context, files fs.FS) (_ string, err error) {
-	name, err := templateName(files)
+// template makes at most one template per server and content, also when several processes ask at once.
+func (i *instance) template(ctx context.Context, files fs.FS, setup []string) (_ string, err error) {
+	name, err := templateName(files, setup)
 	if err != nil {
 		return "", err
 	}
-	if i.hasTemplate.Load() == name {
+	if _, made := i.templates.Load(name); made {
 		return name, nil
+	}
+	from := "template0"
+	if len(setup) > 0 {
+		if from, err = i.template(ctx, files, nil); err != nil {
+			return "", err
+		}
 	}
 	conn, err := pgx.Connect(ctx, i.url(superuser, "postgres"))
 	if err != nil {
@@ -48,26 +54,33 @@ func (i *instance) template(ctx context.Context, files fs.FS) (_ string, err err
 		return "", err
 	}
 	if !exists {
-		if err := i.makeTemplate(ctx, conn, name, files); err != nil {
+		fill := func(url string) error {
+			if len(setup) > 0 {
+				return run(ctx, url, setup)
+			}
+			_, err := migrate.New(files).Up(ctx, url)
+			return err //nolint:wrapcheck // it names the migration
+		}
+		if err := i.makeTemplate(ctx, conn, name, from, fill); err != nil {
 			return "", err
 		}
 	}
-	i.hasTemplate.Store(name)
+	i.templates.Store(name, true)
 	return name, nil
 }
 
-// makeTemplate migrates under another name and renames at the end: a database of the final name is complete.
-func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name string, files fs.FS) error {
+// makeTemplate fills a database of another name and renames it at the end: a database of the final name is complete.
+func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name, from string, fill func(url string) error) error {
 	draft := name + "_draft"
 	for _, statement := range []string{
 		fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", draft),
-		fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0", draft),
+		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", draft, from),
 	} {
 		if _, err := conn.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("%s: %w", statement, err)
 		}
 	}
-	if _, err := migrate.New(files).Up(ctx, i.url(superuser, draft)); err != nil {
+	if err := fill(i.url(superuser, draft)); err != nil {
 		return err
 	}
 	for _, statement := range []string{
@@ -83,9 +96,24 @@ func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name string
 	return nil
 }
 
-// templateName changes with every byte of the migrations.
-func templateName(files fs.FS) (string, error) {
+func run(ctx context.Context, url string, statements []string) (err error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("%s: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+// templateName changes with every byte of the migrations and of setup.
+func templateName(files fs.FS, setup []string) (string, error) {
 	hash := sha256.New()
+	_, _ = fmt.Fprintf(hash, "%q\n", setup) // A hash takes everything.
 	err := fs.WalkDir(files, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err

@@ -34,8 +34,7 @@ func BenchmarkAcknowledgement(b *testing.B) {
 
 func firstSync(b *testing.B, rows int, eu target) time.Duration {
 	b.Helper()
-	w := setup(b)
-	w.fleet(rows)
+	w, _ := fleet(b, rows)
 	began := time.Now()
 	p := w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, eu)
 	c, err := client.New("http://" + w.address("streams.listen"))

@@ -85,8 +85,7 @@ func TestKeyThatIsNotUniqueIsBlocked(t *testing.T) {
 // C30: a spec that the target refuses for good is not tried again until it changes, or a person says so.
 func TestRefusedSpecIsTriedOnce(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(2)
+	w, want := fleet(t, 2)
 	eu := newPlace()
 	refuse := func(_ context.Context, c call) driver.Outcome {
 		if c.Spec == `"bad"` {
@@ -130,8 +129,7 @@ func TestRefusedSpecIsTriedOnce(t *testing.T) {
 // meanwhile.
 func TestBrokenDefinitionStopsItsObjectsOnly(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(30)
+	w, want := fleet(t, 30)
 	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY)`)
 	w.db.Exec(t, `SELECT reconciler.track('other', 'others', '{id}', '''eu''')`)
 	eu := newPlace()

@@ -12,8 +12,7 @@ import (
 func TestF17_ManyLargeSpecsAreCalledForSomeAtATime(t *testing.T) {
 	t.Parallel()
 	const rows, most = 120, 64 + 16
-	w := setup(t)
-	w.fleet(0)
+	w, _ := fleet(t, 0)
 	eu := newPlace()
 	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 200 }))
 	w.wait()

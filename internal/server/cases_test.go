@@ -18,8 +18,7 @@ import (
 // one transaction, stop, start, and never run: which calls there are, and no others.
 func TestLiveChangesAndTheirCalls(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(2)
+	w, _ := fleet(t, 2)
 	eu, us := newPlace(), newPlace()
 	w.start(named("eu", eu), named("us", us))
 	w.converged()
@@ -77,8 +76,7 @@ func (p *place) deletes() (n int) {
 // next one's sync begins anew and completes.
 func TestSyncOfAProcessThatDies(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(60)
+	w, _ := fleet(t, 60)
 	eu := newPlace()
 	armed := make(chan struct{})
 	v := w.startVictim(newMortal(eu, func(call) string {
@@ -139,8 +137,7 @@ func TestSyncWhoseQueryFailsInTheMiddle(t *testing.T) {
 // C48, I11: objects that change faster than the target takes them do not keep a sync from its end.
 func TestSyncEndsInAFloodOfLiveChanges(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(500)
+	w, _ := fleet(t, 500)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	w.converged()
@@ -227,8 +224,7 @@ func TestMissingParentsAreNoMassDelete(t *testing.T) {
 // and is synced in full: it ends with what the rows say. Other targets notice nothing.
 func TestTargetThatWasAwayForTooLongIsSynced(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(10)
+	w, _ := fleet(t, 10)
 	w.db.Exec(t, `INSERT INTO apps SELECT i, 'us', 'v1' FROM generate_series(101, 110) AS i`)
 	eu, us := newPlace(), newPlace()
 	keep := func(c *config.Config) { c.Retention.MaxRows = 1000 }

@@ -133,8 +133,7 @@ func TestLargeTransaction(t *testing.T) {
 // C22, C32, I3: changes of an object that is being applied lead to one further call, with the last state.
 func TestChangesDuringACallLeadToOneMore(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(1)
+	w, want := fleet(t, 1)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -157,8 +156,7 @@ func TestChangesDuringACallLeadToOneMore(t *testing.T) {
 // A row that goes while it is applied is deleted afterwards; one that comes back while it is deleted is applied.
 func TestRowsThatComeAndGoDuringACall(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	eu := newPlace()
 	g := eu.shut(t, func(c call) bool { return c.Action == "apply" })
 	w.start(named("eu", eu))
@@ -185,8 +183,7 @@ func TestRowsThatComeAndGoDuringACall(t *testing.T) {
 // it comes.
 func TestSlowCallHoldsNothingElse(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(50)
+	w, want := fleet(t, 50)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -212,8 +209,7 @@ func TestSlowCallHoldsNothingElse(t *testing.T) {
 // that is as wanted: the change is still to be worked on.
 func TestChangeDuringASlowCallIsNotForgottenWithIt(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(1)
+	w, want := fleet(t, 1)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -245,8 +241,7 @@ func TestChangeDuringASlowCallIsNotForgottenWithIt(t *testing.T) {
 // meanwhile there is nothing to delete, and the ledger forgets them.
 func TestWhatWasNeverCalledIsNotDeleted(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(0)
+	w, _ := fleet(t, 0)
 	eu := newPlace()
 	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 4 }))
 	w.wait()
@@ -274,8 +269,7 @@ func TestWhatWasNeverCalledIsNotDeleted(t *testing.T) {
 // not taken for empty.
 func TestGuardKnowsASlowTarget(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(0)
+	w, _ := fleet(t, 0)
 	eu := newPlace()
 	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 16 }))
 	w.wait()

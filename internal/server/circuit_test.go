@@ -36,8 +36,7 @@ func TestTargetThatIsDown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			want := w.fleet(200)
+			w, want := fleet(t, 200)
 			eu := newPlace()
 			w.start(named("eu", drv(eu)))
 			eu.eventually(t, want)
@@ -91,8 +90,7 @@ func TestTargetThatIsDown(t *testing.T) {
 // but what the ledger says is due; and objects that need no call do not use up the probes.
 func TestTargetThatSwallowedCallsIsFoundAgain(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(300)
+	w, want := fleet(t, 300)
 	eu := newPlace()
 	w.start(named("eu", eu, func(c *config.Target) {
 		c.Timeout, c.Backoff = 100*time.Millisecond, config.Backoff{Min: 20 * time.Millisecond, Max: 50 * time.Millisecond}
@@ -118,8 +116,7 @@ func TestTargetThatSwallowedCallsIsFoundAgain(t *testing.T) {
 // One object that always times out among others that do not is no target that is down.
 func TestOneObjectThatTimesOutOpensNoCircuit(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(50)
+	w, want := fleet(t, 50)
 	eu := newPlace()
 	eu.set(func(ctx context.Context, c call) driver.Outcome {
 		if c.Key == "1" {
@@ -147,8 +144,7 @@ func TestOneObjectThatTimesOutOpensNoCircuit(t *testing.T) {
 // A circuit that a former owner left open is not shown when the target answers.
 func TestOpenCircuitDoesNotOutliveItsOwner(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(3)
+	w, want := fleet(t, 3)
 	eu := newPlace()
 	eu.set(func(context.Context, call) driver.Outcome { return driver.Unreachable(errRefused) })
 	p := w.start(named("eu", eu))
@@ -165,8 +161,7 @@ func TestOpenCircuitDoesNotOutliveItsOwner(t *testing.T) {
 // C34 with a target that is down: a stop does not wait for it.
 func TestStopDoesNotWaitForATargetThatIsDown(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(100)
+	w, _ := fleet(t, 100)
 	eu := newPlace()
 	eu.set(func(context.Context, call) driver.Outcome { return driver.Unreachable(errRefused) })
 	p := w.start(named("eu", eu))
@@ -180,8 +175,7 @@ func TestStopDoesNotWaitForATargetThatIsDown(t *testing.T) {
 // counted as failed.
 func TestStopDrains(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(100)
+	w, want := fleet(t, 100)
 	eu := newPlace()
 	p := w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -219,8 +213,7 @@ func TestStopDrains(t *testing.T) {
 // A stop that takes too long cuts its calls; they count for nothing.
 func TestStopThatTakesTooLongCutsItsCalls(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(3)
+	w, want := fleet(t, 3)
 	eu := newPlace()
 	cut := eu.shut(t, nil)
 	p := w.startWith(func(c *config.Config) { c.ShutdownTimeout = 100 * time.Millisecond }, named("eu", eu))

@@ -118,8 +118,7 @@ func quick(c *config.Target) { c.Timeout = 500 * time.Millisecond }
 // next one starts, in the end the target is as the rows ask.
 func TestProcessThatDiesAroundACall(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(5)
+	w, _ := fleet(t, 5)
 	eu, us := newPlace(), newPlace()
 	// One call hangs for each object; rows 1 to 5 are "v1" in the target before.
 	ends := map[string]string{"1": before, "2": before, "3": after, "4": after, "5": after, "6": after, "7": after, "8": after, "9": after}
@@ -165,8 +164,7 @@ func TestProcessThatDiesAroundACall(t *testing.T) {
 // counts its delete once, and does not hold what is deleted already.
 func TestDeletesAfterATakeoverCountOnce(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(0)
+	w, _ := fleet(t, 0)
 	eu := newPlace()
 	v := w.startVictim(newMortal(eu, func(call) string { return after }))
 	w.wait()
@@ -184,8 +182,7 @@ func TestDeletesAfterATakeoverCountOnce(t *testing.T) {
 // C47: a later event of an object whose delete is in flight does not make the guard count it again, nor say that it holds it.
 func TestDeletesInFlightHavePassedTheGuard(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(4)
+	w, want := fleet(t, 4)
 	eu := newPlace()
 	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency, c.Guard.MaxDeletes, c.Guard.MaxFraction = 10, new(4), new(1.0) }))
 	eu.eventually(t, want)
@@ -206,8 +203,7 @@ func TestDeletesInFlightHavePassedTheGuard(t *testing.T) {
 // C33: a process dies after the ledger knows of everything: nothing is called again that need not be.
 func TestProcessThatDiesIdle(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(20)
+	w, want := fleet(t, 20)
 	eu := newPlace()
 	v := w.startVictim(newMortal(eu, func(call) string { return passes }))
 	eu.eventually(t, want)
@@ -225,8 +221,7 @@ func TestProcessThatDiesIdle(t *testing.T) {
 // C35, I10: who was deposed during a call records nothing.
 func TestResultOfADeposedOwnerIsRefused(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(1)
+	w, want := fleet(t, 1)
 	eu := newPlace()
 	w.start(named("eu", eu, quick))
 	eu.eventually(t, want)
@@ -253,8 +248,7 @@ func TestResultOfADeposedOwnerIsRefused(t *testing.T) {
 // before it could write the result down leaves no orphan: the object was recorded before its call.
 func TestTruncatedRowsOfADeadSyncLeaveNoOrphan(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(3)
+	w, _ := fleet(t, 3)
 	eu := newPlace()
 	v := w.startVictim(newMortal(eu, func(call) string { return after }))
 	v.catches(3)

@@ -25,8 +25,7 @@ func TestF1_CallsUnderWayAreKnownToWhateverDeletes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			w.fleet(0)
+			w, _ := fleet(t, 0)
 			eu := newPlace()
 			w.start(named("eu", eu))
 			w.wait()
@@ -58,8 +57,7 @@ func TestF1_CallsUnderWayAreKnownToWhateverDeletes(t *testing.T) {
 // read is forgotten. The object is deleted all the same, at a target that cannot list.
 func TestF7_FirstCallOfADeadOwnerOutlivesStartOver(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(2)
+	w, _ := fleet(t, 2)
 	eu := newPlace()
 	v := w.startVictim(newMortal(eu, func(c call) string {
 		if c.Key == "9" {
@@ -82,8 +80,7 @@ func TestF7_FirstCallOfADeadOwnerOutlivesStartOver(t *testing.T) {
 // called for what was never there.
 func TestF1_WhatWaitsForItsTurnIsNotDeleted(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(0)
+	w, _ := fleet(t, 0)
 	eu := newPlace()
 	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency, c.Rate = 4, 0.4 }))
 	w.wait()
@@ -118,8 +115,7 @@ func (l lateListing) List(ctx context.Context, resource string) iter.Seq2[driver
 // for once.
 func TestF115_ObjectOfTheFirstCallIsNoOrphan(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(1)
+	w, want := fleet(t, 1)
 	eu := newPlace()
 	late := lateListing{listing{eu}, make(chan struct{}), make(chan struct{})}
 	w.start(named("eu", late))

@@ -52,8 +52,7 @@ func (w *world) poll(but, sql string, args ...any) string {
 // nothing else would be forgotten in a crash.
 func TestCursorPassesNothingThatTheLedgerDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(1)
+	w, want := fleet(t, 1)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -84,7 +83,7 @@ func TestOpenTransactionDelaysItsOwnChangesOnly(t *testing.T) {
 	for name, end := range ends {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
+			w := withApps(t)
 			if name == "Prepared" { // a transaction that may have sent a notification cannot be prepared
 				w.db.Exec(t, `SELECT reconciler.set_notify(false)`)
 			}
@@ -174,8 +173,7 @@ func TestRowThatCannotBeReadKeepsItsObject(t *testing.T) {
 // I7: an object whose delete fails stays in the ledger until the target has confirmed that it is gone.
 func TestLedgerKeepsWhatTheTargetHasNotConfirmed(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(3)
+	w, want := fleet(t, 3)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -201,8 +199,7 @@ func TestLedgerKeepsWhatTheTargetHasNotConfirmed(t *testing.T) {
 // I9: what a sync reads comes in pages of the size that is asked for, however much there is.
 func TestSyncReadsNoMoreThanAPage(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(10)
+	w, _ := fleet(t, 10)
 	w.db.Exec(t, `CREATE TABLE everywhere (id int PRIMARY KEY, region text)`)
 	w.db.Exec(t, `INSERT INTO everywhere SELECT i, CASE WHEN i % 2 = 0 THEN 'eu' END FROM generate_series(1, 10) AS i`)
 	w.db.Exec(t, `SELECT reconciler.track('any', 'everywhere', '{id}', 'region')`)
@@ -273,7 +270,7 @@ func (w *world) diedCalling(eu *place, ids ...int) (want map[string]string) {
 // list; and once a sync has made the target clean, no more.
 func TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	eu := newPlace()
 	want := w.crashed(eu)
 	// As if the process had been killed right after a call for a row that was deleted since.
@@ -300,7 +297,7 @@ func TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow(t *testing.T) {
 // are known all the same, and looked at.
 func TestObjectsOfChangesThatAreCutOffAreNotForgotten(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	eu := newPlace()
 	want := w.diedCalling(eu, 8, 9)
 	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 8`)
@@ -348,7 +345,7 @@ func TestChangesThatAreLeftAreReadBelowTheFloor(t *testing.T) {
 	for name, dropped := range map[string]bool{"StillThere": false, "DroppedLater": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
+			w := withApps(t)
 			eu := newPlace()
 			want := w.diedCalling(eu, 9)
 			w.db.Exec(t, `INSERT INTO apps VALUES (8, 'eu', 'v2')`)
@@ -373,8 +370,7 @@ func TestChangesThatAreLeftAreReadBelowTheFloor(t *testing.T) {
 // end, which is below the floor, does not stay its cursor.
 func TestCursorBelowTheFloorDoesNotComeBack(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(3)
+	w, want := fleet(t, 3)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -456,8 +452,7 @@ func TestChangeOfABaseTableDoesNotWaitForThePoll(t *testing.T) {
 // I10: nothing that an owner writes is accepted once its term is over.
 func TestDeposedOwnerWritesNothing(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	const owner = "00000000-0000-0000-0000-000000000001"
 	w.db.Exec(t, `INSERT INTO reconciler.targets (name, owner, term, lease_ttl) VALUES ('eu', $1, 2, '1 hour')`, owner)
 	w.db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, held_by) VALUES (1, 1, 'parked', 'held', false, true, 'sync')`)

@@ -113,7 +113,7 @@ func (p *tap) read(to io.Writer, from io.Reader) {
 func TestIdleProcessAsksNextToNothing(t *testing.T) {
 	t.Parallel()
 	// A server of its own: transactions of other tests would keep the leader dozing, and looking.
-	w := setupOn(t, pgtest.Server(t).New(t))
+	w := setupOn(t, pgtest.Server(t).New(t, apps...))
 	want := w.fleet(500)
 	p, through := newTap(t, w.db.URL)
 	eu, us := newPlace(), newPlace()

@@ -15,8 +15,7 @@ func TestF114_UntrackLocksNoRowOfTheLedger(t *testing.T) {
 	for _, release := range []string{"keep", "delete"} {
 		t.Run(release, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			want := w.fleet(3)
+			w, want := fleet(t, 3)
 			eu := newPlace()
 			w.start(named("eu", eu))
 			eu.eventually(t, want)
@@ -40,7 +39,7 @@ func TestF114_OrdersLockAsOwnersDo(t *testing.T) {
 	for _, order := range []string{"approve", "retry"} {
 		t.Run(order, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
+			w := withApps(t)
 			eu := newPlace()
 			want := w.fleet(3)
 			w.start(named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(0) }))

@@ -15,8 +15,7 @@ func TestF22_LockThatAStrangerHoldsStopsNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			want := w.fleet(1)
+			w, want := fleet(t, 1)
 			stranger := w.db.ConnAs(t, w.db.Role(t, "stranger", ""))
 			_, err := stranger.Exec(t.Context(), `SELECT `+take+` FROM generate_series(7165064744911531379, 7165064744911531383) AS n`)
 			require.NoError(t, err)
@@ -46,8 +45,7 @@ func TestF22_OpenDefinitionKeepsNoRolloutWaiting(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := holding(t)
-			want := w.fleet(1)
+			w, want := holdingFleet(t, 1)
 			w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text); CREATE TABLE idle (id int PRIMARY KEY, region text)`)
 			w.db.Exec(t, `SELECT reconciler.track('idle', 'idle', '{id}', 'region')`)
 			eu := newPlace()
@@ -73,8 +71,7 @@ func TestF22_OpenDefinitionKeepsNoRolloutWaiting(t *testing.T) {
 // F24: who leaves set_notify() open keeps no leader from its work, and no other from taking it over.
 func TestF24_OpenSetNotifyStopsNobody(t *testing.T) {
 	t.Parallel()
-	w := holding(t)
-	want := w.fleet(1)
+	w, want := holdingFleet(t, 1)
 	eu := newPlace()
 	p := w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -98,8 +95,7 @@ func TestF24_OpenSetNotifyStopsNobody(t *testing.T) {
 // F19: an absurd interval is refused, wherever it comes from.
 func TestF19_AbsurdSoakIsRefused(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	for _, sql := range []string{
 		`SELECT reconciler.begin_apply('release', soak => '293000 years')`,
 		`SELECT reconciler.begin_apply('release', soak => '1 year 1 day')`,
@@ -124,8 +120,7 @@ func TestF19_AbsurdSoakIsRefused(t *testing.T) {
 // F21: a table that somebody has locked keeps the changes of other tables waiting no longer than it takes to see that.
 func TestF21_LockedTableKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
-	w := holding(t)
-	w.fleet(20)
+	w, _ := holdingFleet(t, 20)
 	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL, n int); INSERT INTO others VALUES (1, 'eu', 0)`)
 	w.db.Exec(t, `SELECT reconciler.track('other', 'others', '{id}', 'region', spec => 'to_jsonb(n)')`)
 	eu := newPlace()

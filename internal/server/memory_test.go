@@ -94,8 +94,7 @@ var refused = errors.New("refused")
 // What a driver has remembered comes back with each later call, also of another owner, until the object is deleted.
 func TestMemoryComesBackUntilTheObjectIsDeleted(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	eu := &keeper{place: newPlace()}
 	eu.ends(driver.RetryAfter(time.Hour, refused).Remember([]byte("half")))
 	// Without a listing: no sync calls for what it takes to have changed.
@@ -144,8 +143,7 @@ func TestMemoryComesBackUntilTheObjectIsDeleted(t *testing.T) {
 // A call that ends after retry() leaves its memory.
 func TestMemoryOfACallFromBeforeRetryIsKept(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	eu := &keeper{place: newPlace()}
 	eu.ends(driver.RetryAfter(time.Hour, refused).Remember([]byte("half")))
 	w.start(named("eu", eu))
@@ -169,8 +167,7 @@ func TestMemoryOfACallFromBeforeRetryIsKept(t *testing.T) {
 // A memory that the ledger cannot hold blocks its object, and no other.
 func TestMemoryThatIsTooLargeBlocksItsObject(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(2)
+	w, _ := fleet(t, 2)
 	eu := &keeper{place: newPlace()}
 	eu.remember(func(ref driver.Ref, out driver.Outcome) driver.Outcome {
 		size := driver.MemoryMost
@@ -187,8 +184,7 @@ func TestMemoryThatIsTooLargeBlocksItsObject(t *testing.T) {
 // What a driver has done before its target ceased to answer is remembered. The target's silence fails no object.
 func TestMemoryOfACallThatFoundTheTargetGone(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	eu := &keeper{place: newPlace()}
 	eu.ends(driver.Unreachable(refused).Remember([]byte("half")))
 	w.start(named("eu", eu))
@@ -202,8 +198,7 @@ func TestMemoryOfACallThatFoundTheTargetGone(t *testing.T) {
 // A sync compares what a driver lists with what it has had remembered, and calls for what differs.
 func TestSyncComparesMemory(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(3)
+	w, _ := fleet(t, 3)
 	eu := &keeper{place: newPlace()}
 	w.start(named("eu", eu))
 	w.settled("3", `SELECT count(*)::text FROM reconciler.ledger WHERE state = 'applied'`)

@@ -21,8 +21,7 @@ import (
 // In the end both targets are as the rows ask.
 func TestRandomChangesConverge(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1000)
+	w, _ := fleet(t, 1000)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	eu, us := newPlace(), newPlace()

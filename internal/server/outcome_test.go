@@ -43,8 +43,7 @@ func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 		"7": {late(driver.Done()), "applied attempts=0 applied"},
 		"8": {func(context.Context) driver.Outcome { return driver.Done() }, "applied attempts=0 applied"},
 	}
-	w := setup(t)
-	want := w.fleet(len(cases))
+	w, want := fleet(t, len(cases))
 	eu := newPlace()
 	eu.set(func(ctx context.Context, called call) driver.Outcome { return cases[called.Key].answer(ctx) })
 	w.start(named("eu", eu, func(c *config.Target) {
@@ -84,8 +83,7 @@ func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 // for anew is tried at once.
 func TestFailingObjectIsTriedWhenItIsDue(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	eu := newPlace()
 	var calls, early atomic.Int32
 	var due atomic.Int64
@@ -116,8 +114,7 @@ func TestFailingObjectIsTriedWhenItIsDue(t *testing.T) {
 // C28, I4: one object that fails for ever keeps nobody else.
 func TestOneObjectThatFailsHurtsItselfOnly(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(1000)
+	w, want := fleet(t, 1000)
 	eu := newPlace()
 	eu.set(func(_ context.Context, c call) driver.Outcome {
 		if c.Key == "500" {
@@ -145,8 +142,7 @@ func TestOneObjectThatFailsHurtsItselfOnly(t *testing.T) {
 // back meanwhile is applied.
 func TestDeletes(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(4)
+	w, want := fleet(t, 4)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)

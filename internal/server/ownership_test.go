@@ -86,8 +86,7 @@ func (w *world) compare(places map[string]*place) {
 // C51: a target with other options is another place: everything is applied there.
 func TestChangedOptionsApplyEverythingAgain(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(10)
+	w, want := fleet(t, 10)
 	before, after := newPlace(), newPlace()
 	p := w.start(named("eu", listing{before}))
 	before.eventually(t, want)
@@ -106,8 +105,7 @@ func TestRestoredDatabaseIsNoticed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			want := w.fleet(5)
+			w, want := fleet(t, 5)
 			eu := newPlace()
 			p := w.start(named("eu", drv(eu), quick))
 			eu.eventually(t, want)
@@ -132,8 +130,7 @@ func TestRestoredDatabaseIsNoticed(t *testing.T) {
 // F92: what lost commits had created goes where the target can list, and is told of where it cannot, until somebody has looked.
 func TestF92_LostCommitsAreToldOf(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(5)
+	w, _ := fleet(t, 5)
 	w.db.Exec(t, `INSERT INTO apps SELECT i, 'us', 'v1' FROM generate_series(11, 15) AS i`)
 	eu, us := newPlace(), newPlace()
 	p := w.start(named("eu", eu, quick), named("us", listing{us}, quick))
@@ -161,7 +158,7 @@ func TestF92_LostCommitsAreToldOf(t *testing.T) {
 func TestServerRestartAndReadOnlyAreWaitedOut(t *testing.T) {
 	t.Parallel()
 	cluster := pgtest.Server(t)
-	w := setupOn(t, cluster.New(t))
+	w := setupOn(t, cluster.New(t, apps...))
 	want := w.fleet(5)
 	eu := newPlace()
 	w.start(named("eu", eu, quick))
@@ -216,8 +213,7 @@ func (w *world) attempt(try func(context.Context) error) {
 // another one begins, and loses nothing.
 func TestOwnerThatIsCutOffIsTakenOver(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(20)
+	w, want := fleet(t, 20)
 	eu := newPlace()
 	role := w.db.Role(t, "cut", "SUPERUSER")
 	w.startWith(func(c *config.Config) {

@@ -25,8 +25,7 @@ func (w *world) reported(reasons string) {
 // while it runs is applied, wait() names what is not, and resync() puts all of it right.
 func TestF3_ReportModeTouchesNothing(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(3)
+	w, want := fleet(t, 3)
 	eu := newPlace()
 	eu.put("app/1", `"made by hand"`)
 	eu.put("app/stray", `"mine"`)

@@ -57,8 +57,7 @@ func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 	}, 3) {
 		t.Run(part[0].loop, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			w.fleet(1)
+			w, _ := fleet(t, 1)
 			w.db.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
 				CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
 				SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
@@ -136,8 +135,7 @@ func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 	}, 3) {
 		t.Run(part[0].loop, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			w.fleet(1)
+			w, _ := fleet(t, 1)
 			eu := &patient{place: newPlace(), says: healthy}
 			line := pgtest.NewLine(t, w.db.URL)
 			w.startWith(func(c *config.Config) {
@@ -162,8 +160,7 @@ func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 // A right that is taken away while the daemon runs is told of by the loop that needs it.
 func TestF15_RevokedRightIsSeen(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	role := w.db.Role(t, "daemon", "")
 	w.db.Exec(t, `SELECT reconciler.grant($1, 'runtime')`, role)
 	w.startWith(func(c *config.Config) {
@@ -183,8 +180,7 @@ func TestF15_RevokedRightIsSeen(t *testing.T) {
 // A pooler that is paused answers nothing at all: whoever works through it waits, and all the same it is told.
 func TestF93_PausedPoolerIsSeen(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	pooler := w.db.Pooler(t, pgtest.PoolerAdmin)
 	eu := newPlace()
 	w.startWith(func(c *config.Config) {
@@ -213,8 +209,7 @@ func TestF93_PausedPoolerIsSeen(t *testing.T) {
 // Nothing that a pooler keeps waiting keeps a process from ending: with it ends what it asked, and what it waits for to connect.
 func TestF93_ProcessEndsWhileThePoolerIsPaused(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	pooler := w.db.Pooler(t, pgtest.PoolerAdmin)
 	eu := newPlace()
 	p := w.startWith(func(c *config.Config) {

@@ -19,7 +19,7 @@ const states = `SELECT coalesce(string_agg(n || ' ' || state, ', ' ORDER BY stat
 // C36: a pause stops calls, not the noticing; resume() has everything applied. Both are heard of, and need no poll.
 func TestPausedTargetIsNotCalled(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	w.steerEvery = time.Hour
 	want := w.fleet(30)
 	eu := newPlace()
@@ -55,8 +55,7 @@ func TestPausedTargetIsNotCalled(t *testing.T) {
 // C36: however pauses, resumes and changes interleave, nothing stays held.
 func TestResumeLeavesNothingHeld(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(20)
+	w, want := fleet(t, 20)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -75,8 +74,7 @@ func TestResumeLeavesNothingHeld(t *testing.T) {
 // C36: retry() tries what failed or is blocked at once, however long its pause is.
 func TestRetryDoesNotWait(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(3)
+	w, want := fleet(t, 3)
 	eu := newPlace()
 	eu.set(func(_ context.Context, c call) driver.Outcome {
 		switch c.Key {
@@ -100,8 +98,7 @@ func TestRetryDoesNotWait(t *testing.T) {
 // C37: wait() returns only when it is true, and says at its timeout what is not.
 func TestWaitSaysWhatIsNotApplied(t *testing.T) {
 	t.Parallel()
-	w := holding(t)
-	want := w.fleet(3)
+	w, want := holdingFleet(t, 3)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -129,8 +126,7 @@ func TestWaitSaysWhatIsNotApplied(t *testing.T) {
 // objects. When no process has it any more its objects stay where they are, and are shown.
 func TestTargetsComeAndGo(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(2)
+	w, want := fleet(t, 2)
 	w.db.Exec(t, `INSERT INTO apps VALUES (7, 'mars', 'far')`)
 	eu, mars := newPlace(), newPlace()
 	first := w.start(named("eu", eu))
@@ -159,8 +155,7 @@ func TestTargetsComeAndGo(t *testing.T) {
 // A target that is given up is emptied, past the guard, and gets nothing any more; one delete that fails is tried again.
 func TestTargetThatIsGivenUpIsEmptied(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(100)
+	w, want := fleet(t, 100)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)

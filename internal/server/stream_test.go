@@ -38,8 +38,7 @@ func (w *world) published() string {
 // A stream has what its rows ask for, with tombstones, and follows changes.
 func TestStreamPublishesItsRows(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(3)
+	w, _ := fleet(t, 3)
 	p := w.start(streaming(t))
 	w.eventually("the stream is complete", func() bool { return w.text(`SELECT count(*)::text FROM reconciler.streams WHERE complete`) == "1" })
 	require.Equal(t, `eu/app/1="v1" eu/app/2="v1" eu/app/3="v1"`, w.published(), "when it is complete, everything is published")
@@ -60,8 +59,7 @@ func TestStreamPublishesItsRows(t *testing.T) {
 // I6, S8: the guard, which holds deletes, holds them back from those who follow.
 func TestStreamPublishesNoDeleteThatTheGuardHolds(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(30)
+	w, _ := fleet(t, 30)
 	w.start(streaming(t, func(c *config.Target) { c.Guard.MaxDeletes = new(5) }))
 	w.wait()
 	before := w.published()
@@ -76,8 +74,7 @@ func TestStreamPublishesNoDeleteThatTheGuardHolds(t *testing.T) {
 // A restore, or what start_over() makes of one, ends the epoch; the next full sync completes the new one.
 func TestStreamIsCompleteAgainAfterStartOver(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(3)
+	w, _ := fleet(t, 3)
 	w.start(streaming(t, func(c *config.Target) { c.Timeout = time.Second })) // for which it waits: a call may still be under way
 	complete := func() bool { return w.text(`SELECT count(*)::text FROM reconciler.streams WHERE complete`) == "1" }
 	w.eventually("the stream is complete", complete)
@@ -94,8 +91,7 @@ func TestStreamIsCompleteAgainAfterStartOver(t *testing.T) {
 // What a target has published by the driver stream goes when another driver takes its place.
 func TestStreamGoesWhenItsTargetHasAnotherDriver(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(2)
+	w, _ := fleet(t, 2)
 	p := w.start(streaming(t))
 	w.wait()
 	p.stop(t)
@@ -156,8 +152,7 @@ func (f *frames) until(last string) (seen []string) {
 // A commit reaches those who follow the stream, and a process that stops tells them.
 func TestStreamIsServed(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(2)
+	w, _ := fleet(t, 2)
 	p := w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, streaming(t))
 	url := "http://" + w.address("streams.listen") + "/v1/targets/eu/objects"
 	f := w.watch(http.DefaultClient, url+"?watch=true", "")
@@ -175,8 +170,7 @@ func TestStreamIsServed(t *testing.T) {
 // A process serves streams whose targets another one owns, and is notified of what that one publishes.
 func TestStreamOfAnotherProcessIsServed(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	w.start(streaming(t))
 	w.wait()
 	listen, err := w.db.Pool.Acquire(t.Context())
@@ -199,8 +193,7 @@ func TestStreamOfAnotherProcessIsServed(t *testing.T) {
 // Beyond the loopback interface: TLS, and a token.
 func TestStreamIsServedWithTLS(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	authority := httptest.NewUnstartedServer(nil)
 	authority.StartTLS()
 	defer authority.Close()

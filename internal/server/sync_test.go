@@ -18,12 +18,41 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
-// fleet makes a tracked table with n running rows in target eu.
+// apps is a table, and that it is tracked.
+var apps = []string{
+	`CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL, running boolean NOT NULL DEFAULT true)`,
+	`SELECT reconciler.track('app', 'apps', '{id}', 'region', running => 'running', spec => 'to_jsonb(image)')`,
+}
+
+// withApps is setup with the table apps, which a template has: to track it anew takes longer than many tests.
+func withApps(t testing.TB) *world {
+	t.Helper()
+	return setupOn(t, pgtest.New(t, apps...))
+}
+
+// fleet is withApps with n running rows in target eu, and returns what the target is to have.
+func fleet(t testing.TB, n int) (*world, map[string]string) {
+	t.Helper()
+	w := withApps(t)
+	return w, w.fleet(n)
+}
+
+// holdingFleet is fleet for a test that keeps transactions open.
+func holdingFleet(t testing.TB, n int) (*world, map[string]string) {
+	t.Helper()
+	w := setupOn(t, pgtest.Holding(t, apps...))
+	return w, w.fleet(n)
+}
+
+// fleet adds n rows in target eu to the table apps, which it makes if it is missing. They are as old as the tracking.
 func (w *world) fleet(n int) map[string]string {
 	w.t.Helper()
-	w.db.Exec(w.t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL, running boolean NOT NULL DEFAULT true)`)
-	w.db.Exec(w.t, fmt.Sprintf(`INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, %d) AS i`, n))
-	w.db.Exec(w.t, `SELECT reconciler.track('app', 'apps', '{id}', 'region', running => 'running', spec => 'to_jsonb(image)')`)
+	if w.text(`SELECT to_regclass('apps')::text`) == "" {
+		for _, sql := range apps {
+			w.db.Exec(w.t, sql)
+		}
+	}
+	w.silently(fmt.Sprintf(`INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, %d) AS i`, n))
 	want := map[string]string{}
 	for i := 1; i <= n; i++ {
 		want[fmt.Sprintf("app/%d", i)] = `"v1"`
@@ -75,8 +104,7 @@ func (w *world) resync(want string) {
 // C40, I1: what capture could not see is found by the sync.
 func TestSyncFindsWhatTriggersMissed(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(20)
+	w, want := fleet(t, 20)
 	eu := newPlace()
 	w.start(named("eu", listing{eu}))
 	eu.eventually(t, want)
@@ -93,8 +121,7 @@ func TestSyncFindsWhatTriggersMissed(t *testing.T) {
 // C41: only running rows; a target without rows gets a complete sync too. C8: rows that never ran cause no call.
 func TestSyncAppliesRunningRowsOnly(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(3)
+	w, _ := fleet(t, 3)
 	w.db.Exec(t, `UPDATE apps SET running = false WHERE id > 1`)
 	eu, us := newPlace(), newPlace()
 	w.start(named("eu", eu), named("us", us))
@@ -115,8 +142,7 @@ func TestSyncOfWhatIsInSyncTouchesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			want := w.fleet(50)
+			w, want := fleet(t, 50)
 			eu := newPlace()
 			w.start(named("eu", drv(eu)))
 			eu.eventually(t, want)
@@ -137,8 +163,7 @@ func TestSyncOfWhatIsInSyncTouchesNothing(t *testing.T) {
 // A target that cannot list is called for every object by a verifying sync.
 func TestVerifyingSyncCallsForEverythingWhereTheTargetCannotList(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(10)
+	w, want := fleet(t, 10)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -159,8 +184,7 @@ func TestDriftIsRepairedOrReported(t *testing.T) {
 	const run = "complete resync rows=5 upserts=0 tombstones=0 drifted=3 held=0"
 	t.Run("Repair", func(t *testing.T) {
 		t.Parallel()
-		w := setup(t)
-		want := w.fleet(5)
+		w, want := fleet(t, 5)
 		eu := newPlace()
 		w.start(named("eu", listing{eu}))
 		eu.eventually(t, want)
@@ -171,8 +195,7 @@ func TestDriftIsRepairedOrReported(t *testing.T) {
 	})
 	t.Run("Report", func(t *testing.T) {
 		t.Parallel()
-		w := setup(t)
-		want := w.fleet(5)
+		w, want := fleet(t, 5)
 		eu := newPlace()
 		w.start(named("eu", listing{eu}, func(c *config.Target) { c.SyncMode = config.SyncReport }))
 		w.seen("eu")
@@ -214,8 +237,7 @@ func (l *slow) List(ctx context.Context, resource string) iter.Seq2[driver.Liste
 // target still has is.
 func TestF97_ADeleteDuringTheListingIsNoDrift(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(5)
+	w, want := fleet(t, 5)
 	eu := &slow{listing: listing{newPlace()}, began: make(chan struct{}, 100), end: make(chan struct{}, 100)}
 	eu.end <- struct{}{} // of the first sync
 	w.start(named("eu", eu))
@@ -257,8 +279,7 @@ func (f *flaky) List(_ context.Context, resource string) iter.Seq2[driver.Listed
 // C45, I5: a sync that breaks off deletes nothing.
 func TestFailedSyncDeletesNothing(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(5)
+	w, want := fleet(t, 5)
 	eu := &flaky{place: newPlace()}
 	eu.broken.Store(true)
 	eu.put("app/stray", `"x"`)
@@ -279,8 +300,7 @@ func TestWaitGoesOnUntilAFailedSyncIsMadeGood(t *testing.T) {
 	for name, mend := range map[string][]string{"ByItself": nil, "OnRequest": {`SELECT reconciler.resync('eu')`}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			want := w.fleet(5)
+			w, want := fleet(t, 5)
 			eu := &flaky{place: newPlace()}
 			w.start(named("eu", eu))
 			eu.eventually(t, want)
@@ -328,8 +348,7 @@ func TestGuardHoldsMassDeletes(t *testing.T) {
 	for name, remove := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			want := w.fleet(100)
+			w, want := fleet(t, 100)
 			eu := newPlace()
 			w.start(named("eu", eu, func(c *config.Target) { f := 0.2; c.Guard.MaxFraction = &f }))
 			eu.eventually(t, want)
@@ -359,8 +378,7 @@ func TestGuardHoldsMassDeletes(t *testing.T) {
 // I6, F11: deletes that a former owner's guard let pass within the window count for the next one.
 func TestF11_GuardCountsOnAfterARestart(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(20)
+	w, _ := fleet(t, 20)
 	eu := newPlace()
 	limited := func(c *config.Target) { quick(c); c.Guard.MaxDeletes, c.Guard.Window = new(5), time.Hour }
 	for restarts := range 3 {
@@ -381,8 +399,7 @@ func TestF11_GuardCountsOnAfterARestart(t *testing.T) {
 // C47: the rows come back, and the hold is over without a call.
 func TestGuardLetsGoWhenTheRowsComeBack(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(100)
+	w, want := fleet(t, 100)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	eu.eventually(t, want)
@@ -405,8 +422,7 @@ func TestGuardLetsGoWhenTheRowsComeBack(t *testing.T) {
 // C42: rows that change, move and vanish while pages are read end right.
 func TestSyncOfAMovingTableEndsRight(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(3000)
+	w, _ := fleet(t, 3000)
 	eu, us := newPlace(), newPlace()
 	n := 0
 	begun := make(chan struct{})
@@ -442,8 +458,7 @@ func TestSyncOfAMovingTableEndsRight(t *testing.T) {
 // C48, I11: a live change does not wait for a sync; and a live flood does not stop a sync.
 func TestLiveChangesGoBeforeASync(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(2000)
+	w, _ := fleet(t, 2000)
 	eu := newPlace()
 	hold := make(chan struct{})
 	started := make(chan struct{}, 2000)
@@ -470,8 +485,7 @@ func TestLiveChangesGoBeforeASync(t *testing.T) {
 // C44: a sync that is killed between its pages deletes nothing, and the next owner's completes.
 func TestKilledSyncIsTakenUp(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(200)
+	w, want := fleet(t, 200)
 	eu := newPlace()
 	enough := make(chan struct{})
 	n := 0

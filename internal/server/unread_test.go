@@ -26,8 +26,7 @@ func (w *world) unreadable() (mend func()) {
 // clean nor done for wait() until one of them is complete.
 func TestF111_UnreadableResourceKeepsNoOtherFromItsSync(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(3)
+	w, _ := fleet(t, 3)
 	eu := newPlace()
 	p := w.start(named("eu", eu, quick))
 	w.converged()
@@ -64,8 +63,7 @@ func TestF111_UnreadableResourceKeepsNoOtherFromItsSync(t *testing.T) {
 // the process stays ready.
 func TestF105_UnreadableResourceStaysVisible(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	want := w.fleet(3)
+	w, want := fleet(t, 3)
 	eu := newPlace()
 	w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(1) }))
 	eu.eventually(t, want)
@@ -90,8 +88,7 @@ func TestF105_UnreadableResourceStaysVisible(t *testing.T) {
 // F111, S3: a stream is not complete without the objects of a resource that cannot be read.
 func TestF111_StreamWaitsForAResourceThatCannotBeRead(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	mend := w.unreadable()
 	w.start(streaming(t))
 	w.settled("complete", `SELECT state FROM reconciler.sync_runs WHERE resource_id IS NULL ORDER BY id DESC LIMIT 1`)

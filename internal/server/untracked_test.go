@@ -15,7 +15,7 @@ import (
 // Who asks for a sync of a resource may learn of it after it has gone: no target must stop on that account.
 func TestF14_ResourceThatIsTrackedAndUntrackedAtOnceStopsNobody(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL)`)
 	want := w.fleet(1)
 	eu, us := newPlace(), newPlace()
@@ -61,8 +61,7 @@ func TestUntrackOfALockedTableIsNoDeadlock(t *testing.T) {
 
 func untrackALockedTable(t *testing.T, pooled bool) {
 	t.Helper()
-	w := holding(t)
-	want := w.fleet(1)
+	w, want := holdingFleet(t, 1)
 	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL); SELECT reconciler.track('y', 'others', '{id}', 'region')`)
 	person := w.begin()
 	w.in(person, `SET LOCAL deadlock_timeout = '700ms'; LOCK TABLE others`) // it looks before the leader would, which has 1 s
@@ -89,8 +88,7 @@ func TestF100_UntrackStandsWhenTheCallUnderWayFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			want := w.fleet(1)
+			w, want := fleet(t, 1)
 			eu := newPlace()
 			w.start(named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(0) }))
 			eu.eventually(t, want)

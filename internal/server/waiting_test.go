@@ -50,8 +50,7 @@ func TestRolloutWaitsForConfirmation(t *testing.T) {
 // An object leaves the ledger when its delete is confirmed, whichever process looks then.
 func TestDeleteWaitsForConfirmation(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(2)
+	w, _ := fleet(t, 2)
 	eu := newPlace()
 	p := w.start(named("eu", eu))
 	w.settled("2", `SELECT count(*)::text FROM reconciler.objects WHERE state = 'applied'`)

@@ -95,7 +95,7 @@ const (
 
 func TestEditIsRepairedWithoutASync(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	eu, want := w.watchFleet(5)
 	before := w.text(syncs)
 	eu.edit("app/1", `"edited by hand"`)
@@ -108,7 +108,7 @@ func TestEditIsRepairedWithoutASync(t *testing.T) {
 
 func TestEditWaitsForTheEndOfAPause(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	eu, want := w.watchFleet(2)
 	w.db.Exec(t, `SELECT reconciler.pause('eu')`)
 	w.settled("paused", `SELECT state FROM reconciler.status`)
@@ -125,7 +125,7 @@ func TestEditWaitsForTheEndOfAPause(t *testing.T) {
 // The same holds for what a sync finds during a pause.
 func TestDriftWaitsForTheEndOfAPause(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	want, eu := w.fleet(2), newPlace()
 	w.start(named("eu", listing{eu}))
 	eu.eventually(t, want)
@@ -141,7 +141,7 @@ func TestDriftWaitsForTheEndOfAPause(t *testing.T) {
 
 func TestEditIsReportedInReportMode(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	want, eu := w.fleet(5), newWatched()
 	w.start(named("eu", eu, func(c *config.Target) { c.SyncMode = config.SyncReport }))
 	<-eu.began
@@ -168,7 +168,7 @@ func TestEditIsReportedInReportMode(t *testing.T) {
 // TRUNCATE is applied in report mode, too, and what differs without it stays.
 func TestSyncOfChangesLeavesDriftInReportMode(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	want, eu := w.fleet(2), newWatched()
 	w.start(named("eu", eu, func(c *config.Target) { c.SyncMode = config.SyncReport }))
 	w.seen("eu")
@@ -187,8 +187,7 @@ func TestSyncOfChangesLeavesDriftInReportMode(t *testing.T) {
 // A sync that a watch asks for gives way to any other one of the resource, which then looks at the target, too.
 func TestSyncOfAWatchJoinsOthers(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.fleet(1)
+	w, _ := fleet(t, 1)
 	w.db.Exec(t, `INSERT INTO reconciler.targets (name) VALUES ('eu')`)
 	queries, ctx := store.New(w.db.Pool), t.Context()
 	const waiting = `SELECT string_agg(concat_ws(' ', reason, mode, verify), ', ') FROM reconciler.sync_runs`
@@ -212,7 +211,7 @@ func TestSyncOfAWatchJoinsOthers(t *testing.T) {
 // An object that the ledger does not know is a sync's to find, which counts deletes.
 func TestOrphanThatIsNamedIsNotDeleted(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	eu, want := w.watchFleet(3)
 	eu.edit("app/stray", `"nobody wants me"`)
 	eu.edit("app/", "x")
@@ -232,7 +231,7 @@ func TestOrphanThatIsNamedIsNotDeleted(t *testing.T) {
 // What fails or is blocked is tried again when its turn has come.
 func TestObjectThatIsNamedKeepsItsTurn(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	eu, _ := w.watchFleet(4)
 	eu.set(func(_ context.Context, c call) driver.Outcome {
 		switch c.Spec {
@@ -272,7 +271,7 @@ func TestWatchThatFailsIsSeenAndBeginsAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
+			w := withApps(t)
 			want, eu := w.fleet(3), newWatched()
 			eu.breaks(c.breaks)
 			w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", eu))
@@ -305,7 +304,7 @@ func TestWatchThatFailsIsSeenAndBeginsAgain(t *testing.T) {
 // Only the owner watches.
 func TestWatchMovesWithTheTarget(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	want, eu := w.fleet(3), newPlace()
 	first, second := newWatched(), newWatched()
 	first.place, second.place = eu, eu
@@ -325,7 +324,7 @@ func TestWatchMovesWithTheTarget(t *testing.T) {
 // What is named while there is no room is left to a sync, which is requested.
 func TestFloodOfNamesNeitherBlocksNorIsForgotten(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	eu, want := w.watchFleet(20)
 	const byWatch = `SELECT count(*)::text FROM reconciler.syncs WHERE reason = 'watch' AND verify AND mode = 'repair'`
 	w.eventually("a sync is requested", func() bool {
@@ -347,7 +346,7 @@ func TestFloodOfNamesNeitherBlocksNorIsForgotten(t *testing.T) {
 // A call that the target names as a change of its own leads to some more calls, and not to calls without end.
 func TestCallsThatNameThemselvesEnd(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := withApps(t)
 	eu, want := w.watchFleet(2)
 	eu.set(func(_ context.Context, c call) driver.Outcome {
 		eu.name(c.id())
