@@ -20,7 +20,7 @@ var leftover = regexp.MustCompile(`^\.reconciler-[A-Z0-9]+\.tmp$`)
 const mark = ".reconciler-owner"
 
 // files returns the content of every file of a target by its path in it. A target without a directory is empty.
-func files(t *testing.T, dir string) map[string]string {
+func files(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	have := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {

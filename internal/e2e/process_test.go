@@ -20,11 +20,12 @@ import (
 
 // daemon is a running `reconciler run`.
 type daemon struct {
-	t       *testing.T
+	t       testing.TB
 	cmd     *exec.Cmd
 	log     *logbook
 	exited  chan struct{}
 	address string // of probes and metrics
+	streams string // where agents and clients connect
 }
 
 // start runs the daemon with the world's config, and returns when it has started.
@@ -67,7 +68,13 @@ func (d *daemon) unanswered() bool {
 // launch begins to run the daemon. It is killed at the end of the test.
 func (w *world) launch(config string, args ...string) *daemon {
 	w.t.Helper()
-	cmd := w.command(context.WithoutCancel(w.t.Context()), append([]string{"run", "-c", config}, args...)...)
+	return w.launchCommand("run", config, args...)
+}
+
+// launchCommand is launch for any command that runs until it is stopped.
+func (w *world) launchCommand(name, config string, args ...string) *daemon {
+	w.t.Helper()
+	cmd := w.command(context.WithoutCancel(w.t.Context()), append([]string{name, "-c", config}, args...)...)
 	d := &daemon{t: w.t, cmd: cmd, log: newLogbook(), exited: make(chan struct{})}
 	read, write := io.Pipe()
 	cmd.Stdout, cmd.Stderr = write, write
@@ -93,8 +100,14 @@ func (d *daemon) started() {
 	d.t.Helper()
 	d.awaits("started")
 	for _, line := range d.log.all() {
-		if line["msg"] == "listening" && line["key"] == "listen" {
-			d.address = line["address"].(string)
+		if line["msg"] != "listening" {
+			continue
+		}
+		switch address, _ := line["address"].(string); line["key"] {
+		case "listen":
+			d.address = address
+		case "streams.listen":
+			d.streams = address
 		}
 	}
 }

@@ -39,7 +39,7 @@ type object = map[string]any
 
 // world is a database, and a directory with a config and the targets' files.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	db     *pgtest.DB
 	dir    string
 	config string   // path of the config file
@@ -48,19 +48,19 @@ type world struct {
 }
 
 // newWorld returns a world with a database that has every migration.
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	return newWorldOn(t, pgtest.New(t))
 }
 
 // newGiantWorld is for a transaction that is open for long. Every database of a server sees it: the tests of others, in which
 // a leader goes to sleep, or a replication slot is made, would wait for its end.
-func newGiantWorld(t *testing.T) *world {
+func newGiantWorld(t testing.TB) *world {
 	t.Helper()
 	return newWorldOn(t, pgtest.Holding(t))
 }
 
-func newWorldOn(t *testing.T, db *pgtest.DB) *world {
+func newWorldOn(t testing.TB, db *pgtest.DB) *world {
 	t.Helper()
 	dir := t.TempDir()
 	return &world{t: t, db: db, dir: dir, config: filepath.Join(dir, "reconciler.yaml"), binary: binary}
@@ -204,7 +204,7 @@ func (w *world) column(sql string, args ...any) []string {
 }
 
 // eventually looks until there is nothing wrong any more.
-func eventually(t *testing.T, within time.Duration, wrong func() error, what string) {
+func eventually(t testing.TB, within time.Duration, wrong func() error, what string) {
 	t.Helper()
 	require.NoError(t, pgtest.Poll(t.Context(), within, wrong), "not within %s: %s", within, what)
 }

@@ -47,7 +47,7 @@ const versions = `CREATE SEQUENCE versions START 2; ALTER TABLE apps ALTER versi
 
 // writers change the fleet at random, each on a connection of its own, until they are stopped.
 type writers struct {
-	t      *testing.T
+	t      testing.TB
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 	mu     sync.Mutex

@@ -1,10 +1,12 @@
-package server_test
+package e2e_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"strings"
 	"testing"
 
@@ -14,9 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/pgreconciler/reconciler/internal/config"
-	"github.com/pgreconciler/reconciler/internal/driver"
-	"github.com/pgreconciler/reconciler/internal/driver/kubernetes"
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
@@ -24,38 +23,40 @@ import (
 // cluster is a cluster with ConfigMaps for rows.
 type cluster struct {
 	w      *world
-	driver driver.Driver
+	target object
+	admin  dynamic.Interface
 	maps   dynamic.ResourceInterface
 }
 
-// cluster makes a cluster, and a table whose rows have a ConfigMap for each of their parts.
-func (w *world) cluster() *cluster {
-	w.t.Helper()
-	w.db.Exec(w.t, `CREATE TABLE apps (name text PRIMARY KEY, image text NOT NULL, parts text[] NOT NULL);
+// newCluster returns a world with a cluster, and a config with the cluster as its target.
+func newCluster(t testing.TB) *cluster {
+	t.Helper()
+	w := newWorld(t)
+	server := fakeapi.New(t)
+	admin, err := dynamic.NewForConfig(server.Config())
+	require.NoError(t, err)
+	c := &cluster{w: w, admin: admin, maps: admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")}
+	c.target = object{"name": "eu", "driver": "kubernetes", "options": object{"kubeconfig": server.Kubeconfig(t), "force_managers": []string{"kubectl"}}}
+	w.configure([]object{c.target})
+	return c
+}
+
+// newMappedCluster is newCluster with a table whose rows have a ConfigMap for each of their parts.
+func newMappedCluster(t testing.TB) *cluster {
+	t.Helper()
+	c := newCluster(t)
+	c.w.exec(`CREATE TABLE apps (name text PRIMARY KEY, image text NOT NULL, parts text[] NOT NULL);
 		INSERT INTO apps VALUES ('api', 'v1', '{a}'), ('web', 'v1', '{a,b}');
 		SELECT reconciler.track('app', 'apps', '{name}', $$'eu'$$, spec => $$(SELECT coalesce(jsonb_agg(jsonb_build_object('apiVersion', 'v1',
 			'kind', 'ConfigMap', 'metadata', jsonb_build_object('name', name || '-' || part), 'data', jsonb_build_object('image', image))), '[]')
 			FROM unnest(parts) AS part)$$)`)
-	d, admin := w.kubernetes()
-	return &cluster{w: w, driver: d, maps: admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace("default")}
-}
-
-// kubernetes returns the driver of a cluster, and what its administrators use.
-func (w *world) kubernetes() (driver.Driver, dynamic.Interface) {
-	w.t.Helper()
-	server := fakeapi.New(w.t)
-	d, err := kubernetes.Kind().Open("eu", driver.Options{"kubeconfig": server.Kubeconfig(w.t), "force_managers": []any{"kubectl"}}, driver.Env{})
-	require.NoError(w.t, err)
-	w.t.Cleanup(func() { require.NoError(w.t, d.Close(context.Background())) })
-	admin, err := dynamic.NewForConfig(server.Config())
-	require.NoError(w.t, err)
-	return d, admin
+	return c
 }
 
 // has waits until the cluster has these ConfigMaps with these images, and no other.
 func (c *cluster) has(want map[string]string) {
 	c.w.t.Helper()
-	require.NoError(c.w.t, pgtest.Poll(context.Background(), deadline, func() error {
+	require.NoError(c.w.t, pgtest.Poll(context.Background(), patience, func() error {
 		list, err := c.maps.List(context.Background(), metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -83,60 +84,61 @@ const appStates = `SELECT string_agg(key || ' ' || state, ', ' ORDER BY key) FRO
 
 func TestRowsBecomeClusterState(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	c := w.cluster()
-	p := w.start(named("eu", c.driver))
+	c := newMappedCluster(t)
+	w := c.w
+	d := w.start()
 	c.has(map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"})
-	w.db.Exec(t, `UPDATE apps SET image = 'v2', parts = '{b,c}' WHERE name = 'web'`)
+	w.exec(`UPDATE apps SET image = 'v2', parts = '{b,c}' WHERE name = 'web'`)
 	c.has(map[string]string{"api-a": "v1", "web-b": "v2", "web-c": "v2"})
-	w.settled("ConfigMap default web-b\nConfigMap default web-c\n",
-		`SELECT regexp_replace(convert_from(memory, 'UTF8'), '(\S+ \S+ \S+) .*', '\1', 'gn') FROM reconciler.ledger WHERE key = 'web'`)
-	w.settled("api applied, web applied", appStates)
+	w.becomes("ConfigMap default web-b\nConfigMap default web-c\n", `SELECT regexp_replace(convert_from(memory, 'UTF8'), '(\S+ \S+ \S+) .*', '\1', 'gn') FROM reconciler.ledger WHERE key = 'web'`)
+	w.becomes("api applied, web applied", appStates)
 
-	p.stop(t) // what happens while nobody owns the target is found by the next owner's sync
+	d.stop() // what happens while nobody owns the target is found by the next owner's sync
 	c.edit("web-b", "somebody", `{"metadata": {"labels": {"pgreconciler.github.io/object": null}}}`)
 	require.NoError(t, c.maps.Delete(t.Context(), "api-a", metav1.DeleteOptions{}))
-	w.db.Exec(t, `UPDATE apps SET parts = '{c}' WHERE name = 'web'`)
-	w.start(named("eu", c.driver))
+	w.exec(`UPDATE apps SET parts = '{c}' WHERE name = 'web'`)
+	w.start()
 	c.has(map[string]string{"api-a": "v1", "web-c": "v2"})
-	w.settled("api applied, web applied", appStates)
+	w.becomes("api applied, web applied", appStates)
 
-	w.db.Exec(t, `DELETE FROM apps WHERE name = 'web'`)
+	w.exec(`DELETE FROM apps WHERE name = 'web'`)
 	c.has(map[string]string{"api-a": "v1"})
-	w.settled("api applied", appStates)
+	w.becomes("api applied", appStates)
 }
 
 // A sync asks for nothing but what it lists while the cluster is as it should be, and repairs what was edited.
 func TestSyncRepairsClusterState(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	c := w.cluster()
-	w.start(named("eu", c.driver))
+	c := newMappedCluster(t)
+	w := c.w
+	w.start()
 	c.has(map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"})
-	w.settled("api applied, web applied", appStates)
+	w.becomes("api applied, web applied", appStates)
 	c.edit("web-b", "other", `{"data": {"image": "mine"}}`)
-	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
-	w.settled("api applied, web failing", appStates)
+	w.exec(`SELECT reconciler.resync('eu')`)
+	w.becomes("api applied, web failing", appStates)
 	require.Equal(t, "ConfigMap web-b in default: other owns .data.image: take the fields out of the manifest, list them in options.ignore, "+
 		"or name the manager in options.force_managers", w.text(`SELECT last_error FROM reconciler.objects WHERE key = 'web'`))
 	require.NoError(t, c.maps.Delete(t.Context(), "web-b", metav1.DeleteOptions{}))
-	w.settled("api applied, web applied", appStates)
+	w.becomes("api applied, web applied", appStates)
 	c.has(map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"})
-	w.resync("complete resync rows=2 upserts=0 tombstones=0 drifted=0 held=0")
+	w.exec(`SELECT reconciler.resync('eu')`)
+	w.becomes("complete rows=2 upserts=0 tombstones=0 drifted=0 held=0", `SELECT format('%s rows=%s upserts=%s tombstones=%s drifted=%s held=%s',
+		state, rows, upserts, tombstones, drifted, held) FROM reconciler.sync_runs ORDER BY id DESC LIMIT 1`)
 }
 
 func TestWatchRepairsClusterStateAtOnce(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	c := w.cluster()
-	w.start(named("eu", c.driver))
+	c := newMappedCluster(t)
+	w := c.w
+	d := w.start()
 	all := map[string]string{"api-a": "v1", "web-a": "v1", "web-b": "v1"}
 	c.has(all)
-	w.settled("api applied, web applied", appStates)
+	w.becomes("api applied, web applied", appStates)
 	syncs := w.text(`SELECT count(*)::text FROM reconciler.sync_runs`)
-	require.NoError(t, pgtest.Poll(t.Context(), deadline, func() error { // the watch may not have begun yet
+	require.NoError(t, pgtest.Poll(t.Context(), patience, func() error { // the watch may not have begun yet
 		c.edit("web-a", "kubectl", `{"data": {"image": "mine"}}`)
-		if w.series("watch_events_total") == 0 {
+		if d.metric("reconciler_watch_events_total") == 0 {
 			return errors.New("the watch has named nothing")
 		}
 		return nil
@@ -144,31 +146,28 @@ func TestWatchRepairsClusterStateAtOnce(t *testing.T) {
 	c.has(all)
 	require.NoError(t, c.maps.Delete(t.Context(), "web-b", metav1.DeleteOptions{}))
 	c.has(all)
-	w.settled("api applied, web applied", appStates)
+	w.becomes("api applied, web applied", appStates)
 	require.Equal(t, syncs, w.text(`SELECT count(*)::text FROM reconciler.sync_runs`))
 }
 
-// reconciler wait --healthy returns when the cluster's own controllers say so, also behind an agent.
+// reconciler wait --healthy returns when the cluster's own controllers report health, also behind an agent.
 func TestWaitHealthyForADeployment(t *testing.T) {
 	t.Parallel()
-	for name, run := range map[string]func(*world, driver.Driver){
-		"InTheDaemon": func(w *world, d driver.Driver) { w.start(named("eu", d)) },
-		"BehindAnAgent": func(w *world, d driver.Driver) {
-			w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, acked(w.t, "eu"))
-			w.agent(w.address("streams.listen"), "eu", d)
-		},
+	for name, start := range map[string]func(*cluster){
+		"InTheDaemon":   func(c *cluster) { c.w.start() },
+		"BehindAnAgent": (*cluster).startAgent,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			w.db.Exec(t, `CREATE TABLE apps (name text PRIMARY KEY, replicas int NOT NULL);
+			c := newCluster(t)
+			w := c.w
+			w.exec(`CREATE TABLE apps (name text PRIMARY KEY, replicas int NOT NULL);
 				INSERT INTO apps VALUES ('api', 1), ('web', 2);
 				SELECT reconciler.track('app', 'apps', '{name}', $$'eu'$$, spec => $$jsonb_build_object('apiVersion', 'apps/v1', 'kind', 'Deployment',
 					'metadata', jsonb_build_object('name', name), 'spec', jsonb_build_object('replicas', replicas,
 					'selector', '{"matchLabels": {"a": "b"}}'::jsonb, 'template', '{"metadata": {"labels": {"a": "b"}},
 						"spec": {"containers": [{"name": "main", "image": "web:1"}]}}'::jsonb))$$)`)
-			d, admin := w.kubernetes()
-			deployments := admin.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}).Namespace("default")
+			deployments := c.admin.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}).Namespace("default")
 			report := func(name string, replicas int, reason string) {
 				t.Helper()
 				status := fmt.Sprintf(`{"status": {"observedGeneration": 1, "replicas": %[1]d, "updatedReplicas": %[1]d, "readyReplicas": %[1]d,
@@ -178,22 +177,33 @@ func TestWaitHealthyForADeployment(t *testing.T) {
 				_, err := deployments.Patch(t.Context(), name, types.MergePatchType, []byte(status), metav1.PatchOptions{}, "status")
 				require.NoError(t, err)
 			}
-			run(w, d)
+			start(c)
 			w.wait()
-			require.Contains(t, w.waitHealthy("3 s"), "Deployment.apps api in default: Replicas: 0/1")
+			require.Contains(t, w.cli("wait", "--healthy", "--timeout", "3s").stdout, "Deployment.apps api in default: Replicas: 0/1")
 			report("api", 1, "")
 			report("web", 2, "ProgressDeadlineExceeded")
-			w.eventually("the failure has the name of the object", func() bool {
-				text := w.waitHealthy("3 s")
-				return strings.Contains(text, "Deployment.apps web in default: Progress deadline exceeded") && !strings.Contains(text, "api")
-			})
-			w.settled("app web Deployment.apps web in default: Progress deadline exceeded",
-				`SELECT concat_ws(' ', resource, key, reason) FROM reconciler.health WHERE key IS NOT NULL`)
-			done := make(chan string, 1)
-			go func() { done <- w.waitHealthy("90 s") }()
+			w.becomes("app web Deployment.apps web in default: Progress deadline exceeded",
+				`SELECT string_agg(concat_ws(' ', resource, key, reason), ', ') FROM reconciler.health WHERE key IS NOT NULL`)
+			waits := make(chan result, 1)
+			go func() { waits <- w.cli("wait", "--healthy", "--timeout", patience.String()) }()
 			report("web", 2, "")
-			require.Equal(t, "all healthy", <-done)
-			w.settled("all healthy", health)
+			done := <-waits
+			require.Equal(t, 0, done.code, done.stderr)
+			require.Equal(t, "0", w.text(`SELECT count(*) FROM reconciler.health`))
 		})
 	}
+}
+
+// startAgent has an agent serve the cluster.
+func (c *cluster) startAgent() {
+	c.w.t.Helper()
+	c.w.configure([]object{{"name": "eu", "driver": "stream", "options": object{"ack": true}}}, object{"streams": object{"listen": "127.0.0.1:0"}})
+	d := c.w.start()
+	text, err := json.Marshal(object{
+		"server": "http://" + d.streams, "state_dir": c.w.path("state"), "listen": "off", "log": object{"format": "json"}, "targets": []object{c.target},
+	})
+	require.NoError(c.w.t, err)
+	file := c.w.path("agent.yaml")
+	require.NoError(c.w.t, os.WriteFile(file, text, 0o600))
+	c.w.launchCommand("agent", file)
 }

@@ -1,4 +1,4 @@
-package server_test
+package e2e_test
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func (s *sightings) since(b *testing.B, name, image string, change func()) time.
 	}
 	change()
 	began := time.Now()
-	late := time.After(deadline)
+	late := time.After(patience)
 	for {
 		select {
 		case one := <-s.seen:
@@ -69,13 +69,11 @@ func milliseconds(times []time.Duration, percent int) float64 {
 // edit by hand until it is repaired.
 func BenchmarkClusterLatency(b *testing.B) {
 	const rows, every = 500, 50 * time.Millisecond
-	w := setup(b)
-	c := w.cluster()
-	w.db.Exec(b, `INSERT INTO apps SELECT 'app' || i, 'v1', '{a}' FROM generate_series(1, $1) AS i`, rows)
-	w.start(named("eu", c.driver))
-	w.eventually("everything is applied", func() bool {
-		return w.text(`SELECT count(*)::text FROM reconciler.objects WHERE state = 'applied'`) == fmt.Sprint(rows+2)
-	})
+	c := newMappedCluster(b)
+	w := c.w
+	w.exec(`INSERT INTO apps SELECT 'app' || i, 'v1', '{a}' FROM generate_series(1, $1) AS i`, rows)
+	w.start()
+	w.becomes(fmt.Sprint(rows+2), `SELECT count(*) FROM reconciler.objects WHERE state = 'applied'`)
 	seen := c.sightings(b)
 	bare := configMapNamed("bare", "v1")
 	_, err := c.maps.Create(b.Context(), bare, metav1.CreateOptions{})
@@ -87,7 +85,7 @@ func BenchmarkClusterLatency(b *testing.B) {
 		name, image := fmt.Sprint("app", i), fmt.Sprint("v", i+1)
 		<-turn.C
 		commits = append(commits, seen.since(b, name+"-a", image, func() {
-			w.db.Exec(b, `UPDATE apps SET image = $1 WHERE name = $2`, image, name)
+			w.exec(`UPDATE apps SET image = $1 WHERE name = $2`, image, name)
 		}))
 		<-turn.C
 		began := time.Now()
