@@ -52,7 +52,7 @@ test/quick: ## Run what takes seconds, without the race detector, and only for p
 	go test -tags=pace -vet=off $(TEST_LOAD) $(TESTFLAGS) $(QUICK)
 
 .PHONY: test/long
-test/long: ## Run everything, with a million rows, rare faults, floods and benches: an hour
+test/long: ## Run everything, with a million rows, floods and benches: an hour
 	./scripts/test.sh -timeout=60m -tags=pace,long $(TEST_LOAD) $(TESTFLAGS) -- $(or $(PKG),./...)
 
 # What depends on the version of PostgreSQL, for .ci/run: whole packages, and tests by name.

@@ -314,9 +314,6 @@ func (o *Owner) Overran() bool { return o.caller.overran.Load() }
 // Draining reports whether nothing is wanted in the target any more.
 func (o *Owner) Draining() bool { return o.orders.draining.Load() }
 
-// CircuitOpen reports whether the target is taken to be down.
-func (o *Owner) CircuitOpen() bool { return o.breaker.IsOpen() }
-
 // WantSync receives a value when this owner has asked for a sync of its target.
 func (o *Owner) WantSync() <-chan struct{} { return o.wantSync }
 

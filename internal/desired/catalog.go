@@ -110,14 +110,6 @@ func (c *Catalog) All() []*Resource {
 	return slices.SortedFunc(maps.Values(c.resources), func(a, b *Resource) int { return int(a.ID - b.ID) })
 }
 
-// Dependency returns the dependency with this id.
-func (c *Catalog) Dependency(id int32) (Dependency, bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	d, ok := c.deps[id]
-	return d, ok
-}
-
 // HasDependencies reports whether any resource is joined from base tables.
 func (c *Catalog) HasDependencies() bool {
 	c.mu.RLock()

@@ -63,7 +63,8 @@ func TestListenThroughAPoolerIsFoundNotToWork(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.exec(fleet)
-			w.configure([]object{w.fileTarget("eu")}, object{"database_url": w.db.Pooler(t, settings).URL})
+			pooler := w.db.Pooler(t, settings)
+			w.configure([]object{w.fileTarget("eu")}, object{"database_url": pooler.URL})
 			d := w.start("--poll-interval", "50ms")
 			d.awaits("direct_url_pooled", "remedy", "let direct_url lead to the server itself")
 			d.awaits("listen_lost", "error", "LISTEN does not work here: a notification that this process sent did not come back (is direct_url a pooler?); changes are found by polling")
@@ -73,6 +74,17 @@ func TestListenThroughAPoolerIsFoundNotToWork(t *testing.T) {
 				w.has("eu", w.rows()["eu"])
 			}
 			w.wait()
+
+			// Changes of the time when the pooler is away are found by polling, too.
+			written := make(chan error, 1)
+			go func() {
+				_, err := w.db.Pool.Exec(t.Context(), `UPDATE apps SET version = version + 1`)
+				written <- err
+			}()
+			pooler.Restart(t, 100*time.Millisecond)
+			require.NoError(t, <-written)
+			w.converges("eu")
+			require.Equal(t, 0.0, d.metric("reconciler_listening"))
 
 			// Commands work and are obeyed; only what needs a session of its own is refused.
 			w.ok("pause", "eu")

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rareDisk is a small file system. It is mounted in a mount namespace of its own, which needs no root and leaves nothing
+// smallDisk is a small file system. It is mounted in a mount namespace of its own, which needs no root and leaves nothing
 // behind: a process that is in it must be started there.
-type rareDisk struct {
+type smallDisk struct {
 	Dir   string   // where processes that enter find it
 	Seen  string   // where this process finds it
 	Enter []string // command that runs another one there
@@ -26,8 +26,8 @@ type rareDisk struct {
 	t *testing.T
 }
 
-// newRareDisk makes one of this size, such as 1m.
-func newRareDisk(t *testing.T, size string) *rareDisk {
+// newSmallDisk makes one of this size, such as 1m.
+func newSmallDisk(t *testing.T, size string) *smallDisk {
 	t.Helper()
 	dir := t.TempDir()
 	unshare, enter := []string{"--mount"}, []string{"nsenter", "--mount"}
@@ -52,30 +52,30 @@ func newRareDisk(t *testing.T, size string) *rareDisk {
 	require.NoError(t, err, stderr.String())
 	require.Equal(t, "mounted\n", said)
 	pid := strconv.Itoa(cmd.Process.Pid)
-	return &rareDisk{Dir: dir, Seen: filepath.Join("/proc", pid, "root", dir), Enter: append(enter, "--target", pid), t: t}
+	return &smallDisk{Dir: dir, Seen: filepath.Join("/proc", pid, "root", dir), Enter: append(enter, "--target", pid), t: t}
 }
 
-func (d *rareDisk) ballast() string { return filepath.Join(d.Seen, "ballast") }
+func (d *smallDisk) ballast() string { return filepath.Join(d.Seen, "ballast") }
 
 // fill leaves no room.
-func (d *rareDisk) fill() {
+func (d *smallDisk) fill() {
 	d.t.Helper()
 	f, err := os.OpenFile(d.ballast(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	require.NoError(d.t, err)
 	defer f.Close()
-	_, err = io.Copy(f, rareZeros{})
+	_, err = io.Copy(f, zeros{})
 	require.ErrorIs(d.t, err, syscall.ENOSPC)
 }
 
 // free gives the room back that fill took.
-func (d *rareDisk) free() {
+func (d *smallDisk) free() {
 	d.t.Helper()
 	require.NoError(d.t, os.Remove(d.ballast()))
 }
 
-type rareZeros struct{}
+type zeros struct{}
 
-func (rareZeros) Read(p []byte) (int, error) {
+func (zeros) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }

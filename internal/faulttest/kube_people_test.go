@@ -1,6 +1,7 @@
 package faulttest_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -97,13 +98,28 @@ func (c *kubeCluster) edit() {
 	}
 }
 
+// unlabel takes a mark off a member that the ledger knows: others are found by their marks alone.
 func (c *kubeCluster) unlabel() {
+	is := c.ours()
+	if is == nil || !c.isRecorded(is.Metadata.UID) {
+		return
+	}
 	mark := []string{labelManagedBy, labelPartOf, labelObject, labelResource, markRow}[c.r.IntN(5)]
 	sort := "labels"
 	if mark == markRow {
 		sort = "annotations"
 	}
-	c.change("without "+mark, fmt.Sprintf(`{"metadata": {%q: {%q: null}}}`, sort, mark))
+	c.do(http.MethodPatch, is.path(), fmt.Sprintf(`{"metadata": {%q: {%q: null}}}`, sort, mark))
+	c.did("without "+mark, *is)
+}
+
+// isRecorded reports whether the ledger has the uid of a member; false, too, if the server does not answer at once.
+func (c *kubeCluster) isRecorded(uid string) (recorded bool) {
+	ctx, cancel := context.WithTimeout(c.world.t.Context(), 100*time.Millisecond)
+	defer cancel()
+	const sql = `SELECT EXISTS (SELECT FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id
+		WHERE t.name = $1 AND convert_from(l.memory, 'UTF8') LIKE '%' || $2 || '%')`
+	return c.world.pool.QueryRow(ctx, sql, c.plan.Name, uid).Scan(&recorded) == nil && recorded
 }
 
 func (c *kubeCluster) remove() {

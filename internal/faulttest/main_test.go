@@ -43,6 +43,7 @@ func run(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "reconciler-faults-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
+		shifted.path = filepath.Join(dir, "reconciler-shifted")
 		if binary = *flagBinary; binary == "" {
 			binary = filepath.Join(dir, "reconciler")
 			err = build(binary, "../../cmd/reconciler")
@@ -52,13 +53,13 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer rareRemoveBinaries()
 	return pgtest.Main(m)
 }
 
 // build builds with the tag faults, which adds points where the environment can crash a process, and nothing else.
-func build(output, pkg string) error {
-	said, err := exec.CommandContext(context.Background(), "go", "build", "-tags", "faults", "-o", output, pkg).CombinedOutput()
+func build(output, pkg string, flags ...string) error {
+	args := append([]string{"build", "-tags", "faults", "-o", output}, flags...)
+	said, err := exec.CommandContext(context.Background(), "go", append(args, pkg)...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, said)
 	}

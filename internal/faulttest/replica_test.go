@@ -60,7 +60,7 @@ func (r *replica) start(armed string) {
 	cmd := w.command(context.WithoutCancel(w.t.Context()), args...)
 	cmd.Env = append(cmd.Env, "WORLD_REPLICA="+r.name)
 	if r.shift != 0 {
-		cmd.Env = append(cmd.Env, rareShiftVariable+"="+strconv.Itoa(int(r.shift/time.Second)))
+		cmd.Env = append(cmd.Env, shiftVariable+"="+strconv.Itoa(int(r.shift/time.Second)))
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // however the tester ends
 	if armed != "" {

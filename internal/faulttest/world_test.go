@@ -32,7 +32,7 @@ type world struct {
 	pool      *pgxpool.Pool // the tester's
 	dir, temp string
 	began     time.Time
-	disk      *rareDisk // of the file target; nil: it has none of its own
+	disk      *smallDisk // of the file target; nil: it has none of its own
 	replicas  []*replica
 	endpoints []*endpoint // in the order of the plan's targets; the last target has none
 	watchers  []*watcher  // of the last target, if it is a stream
@@ -126,7 +126,7 @@ func newWorld(t *testing.T, cluster *pgtest.Cluster, p *plan) *world {
 		w.endpoints = append(w.endpoints, e)
 	}
 	if p.Disk {
-		w.disk = newRareDisk(t, diskSize)
+		w.disk = newSmallDisk(t, diskSize)
 	}
 	for i := range p.Replicas {
 		w.addReplica(i)
@@ -148,7 +148,7 @@ func (w *world) addReplica(number int) {
 	require.NoError(w.t, err)
 	r := &replica{world: w, name: fmt.Sprintf("r%d", number), proxy: proxy, args: []string{"run"}, binary: binary}
 	if shift := w.plan.Shifts[number]; shift != 0 && timed() && *flagBinary == "" {
-		r.binary, r.shift = rareShiftedBinary(w.t), shift
+		r.binary, r.shift = shiftedBinary(w.t), shift
 		w.count("processes with a wrong clock", 1)
 	}
 	work := proxy.url

@@ -39,10 +39,6 @@ const (
 // steadyAfter is when a run that has not failed counts as one that works.
 var steadyAfter = pace.Of(10 * time.Second)
 
-// TTL is how long the lease of a target with calls of callTimeout lives from each renewal: MinTTL, or so long that
-// the longest call may still start right before the next renewal.
-func TTL(callTimeout time.Duration) time.Duration { return Timing{}.withDefaults().ttl(callTimeout) }
-
 // Target is one target of this process's config.
 type Target struct {
 	Name        string

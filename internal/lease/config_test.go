@@ -11,11 +11,11 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pace"
 )
 
-func TestTTL(t *testing.T) {
+func TestTiming{}.withDefaults().ttl(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, 9500*time.Millisecond, TTL(0))
-	require.Equal(t, 9500*time.Millisecond, TTL(5*time.Second))
-	require.Equal(t, 34500*time.Millisecond, TTL(30*time.Second))
+	require.Equal(t, 9500*time.Millisecond, Timing{}.withDefaults().ttl(0))
+	require.Equal(t, 9500*time.Millisecond, Timing{}.withDefaults().ttl(5*time.Second))
+	require.Equal(t, 34500*time.Millisecond, Timing{}.withDefaults().ttl(30*time.Second))
 }
 
 func TestConfig(t *testing.T) {
