@@ -2,7 +2,6 @@ package desired
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,15 +14,8 @@ import (
 type Catalog struct {
 	mu        sync.RWMutex
 	resources map[int32]*Resource // guarded by mu; never changed in place
-	deps      map[int32]Dependency
-	gone      []int32 // ids of resources that were there
-}
-
-// Dependency is one base table of a joined resource.
-type Dependency struct {
-	ID         int32    `json:"id"`
-	ResourceID int32    `json:"-"`
-	Columns    []string `json:"columns"` // columns of the relation that the image of a change names
+	depends   bool                // whether any of them is joined from base tables
+	gone      []int32             // ids of resources that were there
 }
 
 // Reload reads all definitions. It reports whether any of them is new, changed or gone.
@@ -32,15 +24,11 @@ func (c *Catalog) Reload(ctx context.Context, db store.DBTX) (changed bool, err 
 	if err != nil {
 		return false, fmt.Errorf("read the tracked resources: %w", err)
 	}
-	next, deps := make(map[int32]*Resource, len(rows)), map[int32]Dependency{}
-	for _, row := range rows {
-		if err := addDependencies(deps, row); err != nil {
-			return false, err
-		}
-	}
+	next, depends := make(map[int32]*Resource, len(rows)), false
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, row := range rows {
+		depends = depends || row.Depends
 		if old, ok := c.resources[row.ID]; ok && old.is(row) {
 			next[row.ID] = old
 			continue
@@ -54,21 +42,8 @@ func (c *Catalog) Reload(ctx context.Context, db store.DBTX) (changed bool, err 
 			c.gone = append(c.gone, id)
 		}
 	}
-	c.resources, c.deps = next, deps
+	c.resources, c.depends = next, depends
 	return changed, nil
-}
-
-// addDependencies adds those of a resource to deps.
-func addDependencies(deps map[int32]Dependency, row store.ResourceListRow) error {
-	var own []Dependency
-	if err := json.Unmarshal(row.Dependencies, &own); err != nil {
-		return fmt.Errorf("read the dependencies of resource %s: %w", row.Name, err)
-	}
-	for _, d := range own {
-		d.ResourceID = row.ID
-		deps[d.ID] = d
-	}
-	return nil
 }
 
 // ByID returns the resource with this id.
@@ -114,5 +89,5 @@ func (c *Catalog) All() []*Resource {
 func (c *Catalog) HasDependencies() bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	return len(c.deps) > 0
+	return c.depends
 }

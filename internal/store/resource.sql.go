@@ -7,7 +7,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 )
 
 const resourceList = `-- name: ResourceList :many
@@ -23,7 +22,7 @@ SELECT r.id, r.name, r.version, r.match_columns, (r.removed_at IS NOT NULL)::boo
     (SELECT coalesce(array_agg(coalesce(reconciler.key_value('%s', t), '%s') ORDER BY n), '{}') FROM unnest(r.key_types) WITH ORDINALITY AS k(t, n))::text[] AS key_casts,
     (SELECT coalesce(array_agg(coalesce(reconciler.key_text('%s', t), '%s') ORDER BY n), '{}') FROM unnest(r.key_types) WITH ORDINALITY AS k(t, n))::text[] AS key_texts,
     (SELECT coalesce(array_agg(coalesce(reconciler.type_name(t), 'text') ORDER BY n), '{}') FROM unnest(r.match_types) WITH ORDINALITY AS m(t, n))::text[] AS match_casts,
-    (SELECT coalesce(jsonb_agg(jsonb_build_object('id', d.id, 'columns', d.columns)), '[]') FROM reconciler.dependencies d WHERE d.resource_id = r.id)::jsonb AS dependencies
+    EXISTS (SELECT FROM reconciler.dependencies d WHERE d.resource_id = r.id)::boolean AS depends
 FROM reconciler.resources r
 ORDER BY r.id
 `
@@ -40,10 +39,10 @@ type ResourceListRow struct {
 	KeyCasts      []string
 	KeyTexts      []string
 	MatchCasts    []string
-	Dependencies  json.RawMessage
+	Depends       bool
 }
 
-// With their dependencies: both of one moment. Types go by their names of that moment: they may be renamed. What is missing
+// Types go by their names of that moment: they may be renamed. What is missing
 // of a definition fails where it is used, not here: one that is broken keeps no other from being read.
 func (q *Queries) ResourceList(ctx context.Context) ([]ResourceListRow, error) {
 	rows, err := q.db.Query(ctx, resourceList)
@@ -66,7 +65,7 @@ func (q *Queries) ResourceList(ctx context.Context) ([]ResourceListRow, error) {
 			&i.KeyCasts,
 			&i.KeyTexts,
 			&i.MatchCasts,
-			&i.Dependencies,
+			&i.Depends,
 		); err != nil {
 			return nil, err
 		}
