@@ -11,7 +11,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pace"
 )
 
-func TestTiming{}.withDefaults().ttl(t *testing.T) {
+func TestTTL(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, 9500*time.Millisecond, Timing{}.withDefaults().ttl(0))
 	require.Equal(t, 9500*time.Millisecond, Timing{}.withDefaults().ttl(5*time.Second))
