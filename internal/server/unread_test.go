@@ -13,10 +13,13 @@ import (
 // unreadable tracks a table, before the resource app in a sync, and puts a table in the place of its view. mend puts the view back.
 func (w *world) unreadable() (mend func()) {
 	w.t.Helper()
-	w.db.Exec(w.t, `CREATE TABLE bads (id int PRIMARY KEY); INSERT INTO bads VALUES (1)`)
-	w.db.Exec(w.t, `SELECT reconciler.track('aaa', 'bads', '{id}', '''eu''')`)
-	definition := w.text(`SELECT pg_get_viewdef('reconciler.desired_aaa'::regclass)`)
-	w.db.Exec(w.t, `DROP VIEW reconciler.desired_aaa; CREATE TABLE reconciler.desired_aaa ()`)
+	tx := w.begin() // one transaction: no process reads the view before it is gone
+	w.in(tx, `CREATE TABLE bads (id int PRIMARY KEY); INSERT INTO bads VALUES (1)`)
+	w.in(tx, `SELECT reconciler.track('aaa', 'bads', '{id}', '''eu''')`)
+	var definition string
+	require.NoError(w.t, tx.QueryRow(w.t.Context(), `SELECT pg_get_viewdef('reconciler.desired_aaa'::regclass)`).Scan(&definition))
+	w.in(tx, `DROP VIEW reconciler.desired_aaa; CREATE TABLE reconciler.desired_aaa ()`)
+	w.commit(tx)
 	return func() {
 		w.db.Exec(w.t, `DROP TABLE reconciler.desired_aaa; CREATE VIEW reconciler.desired_aaa AS `+definition)
 	}
