@@ -11,7 +11,7 @@ import (
 // F17: many large specs are called for some at a time, however many calls at once there may be, and all of them arrive.
 func TestF17_ManyLargeSpecsAreCalledForSomeAtATime(t *testing.T) {
 	t.Parallel()
-	const rows, most = 120, 64 + 16
+	const rows, most = 90, 64 + 16
 	w, _ := fleet(t, 0)
 	eu := newPlace()
 	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency = 200 }))

@@ -112,13 +112,13 @@ func TestSyncWhoseQueryFailsInTheMiddle(t *testing.T) {
 	w.db.Exec(t, `CREATE TABLE brake (id int); CREATE TABLE apps (id int PRIMARY KEY)`)
 	w.db.Exec(t, `CREATE FUNCTION slow(i int) RETURNS int LANGUAGE plpgsql STABLE AS
 		$$ BEGIN IF EXISTS (SELECT FROM public.brake b WHERE b.id = i) THEN PERFORM pg_sleep(600); END IF; RETURN i; END $$`)
-	w.db.Exec(t, `INSERT INTO apps SELECT i FROM generate_series(1, 4500) AS i`)
+	w.db.Exec(t, `INSERT INTO apps SELECT i FROM generate_series(1, 2100) AS i`)
 	w.db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', '''eu''', spec => 'to_jsonb(public.slow(id))')`)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	w.converged()
 	w.silently(`DELETE FROM apps WHERE id <= 5`)
-	w.db.Exec(t, `INSERT INTO brake VALUES (4400)`)
+	w.db.Exec(t, `INSERT INTO brake VALUES (2050)`)
 	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
 	w.eventually("a page is being read", func() bool {
 		return w.text(`SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`) == "1"
@@ -127,7 +127,7 @@ func TestSyncWhoseQueryFailsInTheMiddle(t *testing.T) {
 	require.Len(t, w.logged("sync_failed"), 1)
 	require.Contains(t, w.logged("sync_failed")[0], `effect="nothing was deleted on its account"`)
 	require.Equal(t, "true canceling statement", w.text(`SELECT (rows >= 2000)::text || ' ' || substring(error FROM 'canceling statement') FROM reconciler.sync_runs WHERE state = 'failed'`))
-	require.Equal(t, 4500, eu.size())
+	require.Equal(t, 2100, eu.size())
 	w.db.Exec(t, `TRUNCATE brake`)
 	w.settled("complete", `SELECT state FROM reconciler.sync_runs ORDER BY id DESC LIMIT 1`)
 	w.converged()
@@ -137,7 +137,7 @@ func TestSyncWhoseQueryFailsInTheMiddle(t *testing.T) {
 // C48, I11: objects that change faster than the target takes them do not keep a sync from its end.
 func TestSyncEndsInAFloodOfLiveChanges(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 500)
+	w, _ := fleet(t, 300)
 	eu := newPlace()
 	w.start(named("eu", eu))
 	w.converged()
@@ -183,7 +183,7 @@ func TestSyncEndsInAFloodOfLiveChanges(t *testing.T) {
 			applied++
 		}
 	}
-	require.Equal(t, 300, applied)
+	require.Equal(t, 100, applied)
 	stop()
 	require.NoError(t, <-done, "I8: a writer failed")
 	eu.set(nil)
