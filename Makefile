@@ -20,6 +20,8 @@ UNRACED := ./internal/faulttest ./internal/e2e ./cmd/reconciler $$(go list ./...
 RACED := ./internal/server ./internal/outbox ./internal/leader ./internal/apply ./internal/lease $$(go list ./... | grep -vE '$(unraced)')
 # Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
 TEST_LOAD ?= -p=2 -parallel=4
+# Those of built binaries mostly wait for leases.
+UNRACED_LOAD ?= -p=2 -parallel=6
 # For `make test/quick`.
 QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faulttest|outbox|server|lease|pgtest|mutants|examples|cmd)(/|$$)')
 BENCHFLAGS ?=
@@ -39,11 +41,11 @@ build: ## Build bin/reconciler
 	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/reconciler ./cmd/reconciler
 
 .PHONY: test
-test: ## Run unit, integration and end-to-end tests, under the race detector what it has something of
+test: ## Run unit, integration and end-to-end tests, most packages under the race detector
 ifdef PKG
 	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
 else
-	RACE=off TEST_OUTPUT=bin/test/unraced ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(UNRACED)
+	RACE=off TEST_OUTPUT=bin/test/unraced ./scripts/test.sh -timeout=30m -tags=pace $(UNRACED_LOAD) $(TESTFLAGS) -- $(UNRACED)
 	TEST_OUTPUT=bin/test/raced ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(RACED)
 endif
 
