@@ -93,7 +93,7 @@ func TestRowsBecomeClusterState(t *testing.T) {
 	w.becomes("ConfigMap default web-b\nConfigMap default web-c\n", `SELECT regexp_replace(convert_from(memory, 'UTF8'), '(\S+ \S+ \S+) .*', '\1', 'gn') FROM reconciler.ledger WHERE key = 'web'`)
 	w.becomes("api applied, web applied", appStates)
 
-	d.stop() // what happens while nobody owns the target is found by the next owner's sync
+	d.stop() // the sync of the next owner finds what happens without one
 	c.edit("web-b", "somebody", `{"metadata": {"labels": {"pgreconciler.github.io/object": null}}}`)
 	require.NoError(t, c.maps.Delete(t.Context(), "api-a", metav1.DeleteOptions{}))
 	w.exec(`UPDATE apps SET parts = '{c}' WHERE name = 'web'`)

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// smallDisk is a small file system. It is mounted in a mount namespace of its own, which needs no root and leaves nothing
-// behind: a process that is in it must be started there.
+// smallDisk is a small file system in a separate mount namespace, which needs no root and is gone with the test. Processes that
+// use it must be started there.
 type smallDisk struct {
 	Dir   string   // where processes that enter find it
 	Seen  string   // where this process finds it

@@ -32,7 +32,7 @@ type world struct {
 	pool      *pgxpool.Pool // the tester's
 	dir, temp string
 	began     time.Time
-	disk      *smallDisk // of the file target; nil: it has none of its own
+	disk      *smallDisk // of the file target; nil: it uses the test's directory
 	replicas  []*replica
 	endpoints []*endpoint // in the order of the plan's targets; the last target has none
 	watchers  []*watcher  // of the last target, if it is a stream

@@ -139,3 +139,13 @@ func TestDataIsPutBack(t *testing.T) {
 	require.NoError(t, db.Conn(t).QueryRow(t.Context(), "SELECT (SELECT sum(id) FROM things), (SELECT count(*) FROM pg_tables WHERE tablename = 'lost')").Scan(&things, &lost))
 	require.Equal(t, []int{1, 0}, []int{things, lost})
 }
+
+func TestStatementsOfATemplateRunOnce(t *testing.T) {
+	t.Parallel()
+	const made = "CREATE TABLE made AS SELECT pg_backend_pid() AS by"
+	first, second := pgtest.New(t, made), pgtest.New(t, made)
+	const by = "SELECT by FROM made"
+	require.Equal(t, value[int](t, first, by), value[int](t, second, by))
+	require.Zero(t, value[int](t, pgtest.New(t), "SELECT count(*)::int FROM pg_tables WHERE tablename = 'made'"))
+	require.NotZero(t, value[int](t, first, "SELECT count(*)::int FROM reconciler.settings"))
+}

@@ -54,11 +54,11 @@ func (i *instance) template(ctx context.Context, files fs.FS, setup []string) (_
 		return "", err
 	}
 	if !exists {
-		fill := func(url string) error {
+		fill := func(database string) error {
 			if len(setup) > 0 {
-				return run(ctx, url, setup)
+				return i.admin(ctx, database, setup...)
 			}
-			_, err := migrate.New(files).Up(ctx, url)
+			_, err := migrate.New(files).Up(ctx, i.url(superuser, database))
 			return err //nolint:wrapcheck // it names the migration
 		}
 		if err := i.makeTemplate(ctx, conn, name, from, fill); err != nil {
@@ -70,7 +70,7 @@ func (i *instance) template(ctx context.Context, files fs.FS, setup []string) (_
 }
 
 // makeTemplate fills a database of another name and renames it at the end: a database of the final name is complete.
-func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name, from string, fill func(url string) error) error {
+func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name, from string, fill func(database string) error) error {
 	draft := name + "_draft"
 	for _, statement := range []string{
 		fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", draft),
@@ -80,7 +80,7 @@ func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name, from 
 			return fmt.Errorf("%s: %w", statement, err)
 		}
 	}
-	if err := fill(i.url(superuser, draft)); err != nil {
+	if err := fill(draft); err != nil {
 		return err
 	}
 	for _, statement := range []string{
@@ -89,20 +89,6 @@ func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name, from 
 		fmt.Sprintf("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '%s'", draft),
 		fmt.Sprintf("ALTER DATABASE %s RENAME TO %s", draft, name),
 	} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
-	}
-	return nil
-}
-
-func run(ctx context.Context, url string, statements []string) (err error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	for _, statement := range statements {
 		if _, err := conn.Exec(ctx, statement); err != nil {
 			return fmt.Errorf("%s: %w", statement, err)
 		}

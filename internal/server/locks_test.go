@@ -143,7 +143,6 @@ func TestF21_LockedTableKeepsNoOtherWaiting(t *testing.T) {
 	})
 	require.NotEmpty(t, w.logged("rows_unreadable"), "it is said")
 	require.NoError(t, person.Rollback(t.Context()))
-	w.db.Exec(t, `UPDATE reconciler.ledger SET next_attempt_at = now() WHERE state = 'pending'; `+control)
 	w.eventually("what was locked is applied", func() bool {
 		have, _, _ := eu.snapshot()
 		return have["app/20"] == `"v2"`
