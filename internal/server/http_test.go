@@ -38,7 +38,7 @@ func TestF30_RequestsThatDoNotEndAreEnded(t *testing.T) {
 	var idle sync.WaitGroup
 	var mu sync.Mutex
 	var open int
-	for range 130 { // two more than are served at once: these wait until others have been ended
+	for range 130 { // two more than are served at once
 		conn, err := net.Dial("tcp", addr)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
