@@ -13,15 +13,12 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 # For `make test` and its siblings: which packages, and what else go test shall know, such as TESTFLAGS='-v -run TestTick'.
 PKG ?=
 TESTFLAGS ?=
-# Packages that drive a built binary, or link the libraries of Kubernetes: to compile these for the race detector takes two minutes, so
-# only `make test/long` and `make test/kubernetes` do. The packages that take longest come first.
-unraced := /(cmd/reconciler|examples|internal/(e2e|faulttest|driver/(drivers|kubernetes)))(/|$$)
-UNRACED := ./internal/faulttest ./internal/e2e ./cmd/reconciler $$(go list ./... | grep -E '$(unraced)')
-RACED := ./internal/server ./internal/outbox ./internal/leader ./internal/apply ./internal/lease $$(go list ./... | grep -vE '$(unraced)')
+# All packages; those that take longest come first.
+ALL := ./internal/server ./internal/faulttest ./internal/e2e ./cmd/reconciler ./internal/outbox ./internal/leader ./internal/apply ./...
+# Without those that drive a built binary or link the libraries of Kubernetes: they take two minutes to compile for the race detector.
+RACED = ./internal/server ./internal/outbox ./internal/leader ./internal/apply $$(go list ./... | grep -vE '/(cmd/reconciler|examples|internal/(e2e|faulttest|driver/(drivers|kubernetes)))(/|$$)')
 # Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
-TEST_LOAD ?= -p=2 -parallel=4
-# Those of built binaries mostly wait for leases.
-UNRACED_LOAD ?= -p=2 -parallel=6
+TEST_LOAD ?= -p=2 -parallel=5
 # For `make test/quick`.
 QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faulttest|outbox|server|lease|pgtest|mutants|examples|cmd)(/|$$)')
 BENCHFLAGS ?=
@@ -41,28 +38,20 @@ build: ## Build bin/reconciler
 	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/reconciler ./cmd/reconciler
 
 .PHONY: test
-test: ## Run unit, integration and end-to-end tests, most packages under the race detector
-ifdef PKG
-	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(PKG)
-else
-	RACE=off TEST_OUTPUT=bin/test/unraced ./scripts/test.sh -timeout=30m -tags=pace $(UNRACED_LOAD) $(TESTFLAGS) -- $(UNRACED)
-	TEST_OUTPUT=bin/test/raced ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(RACED)
-endif
+test: ## Run unit, integration and end-to-end tests
+	./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(or $(PKG),$(ALL))
+
+.PHONY: test/race
+test/race: ## Run the same under the race detector, without what drives a built binary
+	TEST_OUTPUT=bin/test/race ./scripts/test.sh -race -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- $(or $(PKG),$(RACED))
 
 .PHONY: test/quick
-test/quick: ## Run what takes seconds, without the race detector, and only for packages that changed
+test/quick: ## Run what takes seconds, and only for packages that changed
 	go test -tags=pace -vet=off $(TEST_LOAD) $(TESTFLAGS) $(QUICK)
 
 .PHONY: test/long
 test/long: ## Run everything, with a million rows, floods and benches: an hour
-	./scripts/test.sh -timeout=60m -tags=pace,long $(TEST_LOAD) $(TESTFLAGS) -- $(or $(PKG),./...)
-
-# What depends on the version of PostgreSQL, for .ci/run: whole packages, and tests by name.
-VERSION_TESTS := Capture|Cursor|Feed|Retention|Expan|PlansFor|Psql|Due|TestApply.*Many|QuickStart|WorkGoesThroughAPooler
-.PHONY: test/versions
-test/versions: ## Run the tests that depend on the version of PostgreSQL: RECONCILER_TEST_PG=18
-	TEST_OUTPUT=bin/test/packages ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -- ./internal/migrate ./internal/desired ./internal/database ./internal/driver/postgres
-	TEST_OUTPUT=bin/test/tests ./scripts/test.sh -timeout=30m -tags=pace $(TEST_LOAD) $(TESTFLAGS) -run='$(VERSION_TESTS)' -- ./internal/outbox ./internal/leader ./internal/apply ./internal/e2e
+	./scripts/test.sh -race -timeout=60m -tags=pace,long $(TEST_LOAD) $(TESTFLAGS) -- $(or $(PKG),./...)
 
 .PHONY: test/kubernetes
 test/kubernetes: ## Run the tests against a real Kubernetes API server, which the first run builds in ten minutes
@@ -71,7 +60,7 @@ test/kubernetes: ## Run the tests against a real Kubernetes API server, which th
 
 .PHONY: setup
 setup: ## Install what the tests need: as root from Debian packages, otherwise it prints what is missing
-	./scripts/setup.sh test $${RECONCILER_TEST_PG:-} >/dev/null
+	./scripts/setup.sh test $${RECONCILER_TEST_PG:-}
 
 # For `make test/faults`: how many worlds, the seed of the first, how many side by side (a world mostly waits).
 WORLDS ?= 20
@@ -79,7 +68,6 @@ SEED ?= 1
 LANES ?= 4
 FAULTFLAGS ?=
 
-# Without the race detector, of which the tester alone would have something: it is busy enough. `make test` has it on.
 .PHONY: test/faults
 test/faults: ## Live through random worlds under faults: WORLDS=20 SEED=1 LANES=4
 	go test -count=1 -timeout=24h -run 'TestWorlds' ./internal/faulttest -v -faults.worlds=$(WORLDS) -faults.seed=$(SEED) -faults.lanes=$(LANES) $(FAULTFLAGS)

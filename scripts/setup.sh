@@ -8,8 +8,7 @@
 # packages. As root on a machine with apt it prints the packages and installs them; they stay. Otherwise it prints
 # everything that is missing and the command that installs it, and fails.
 #
-# On stdout it prints, for test, the flags of go test that depend on the machine, and for demo the Docker image to use;
-# nothing for server binaries.
+# On stdout it prints, for demo, the Docker image to use; nothing for server binaries.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -138,22 +137,12 @@ compiler_works() { echo 'int main(void) { return 0; }' | "$(go env CC)" -x c -o 
 
 set_up_test() {
     go_is_here
-    local race=-race
-    if ! compiler_works; then
-        if can_install; then
-            packages+=(gcc libc6-dev)
-        elif [[ ${CI:-} ]]; then
-            missing+=('a C compiler, for the race detector: apt-get install gcc libc6-dev')
-        else
-            say 'no C compiler: the tests run without the race detector'
-            race=
-        fi
-    fi
+    # For the race detector. Without it, `go test -race` alone fails.
+    compiler_works || ! can_install || packages+=(gcc libc6-dev)
     have pgbouncer || [[ -x /usr/sbin/pgbouncer ]] || need PgBouncer pgbouncer
     have ps || need ps procps
     need_server "${1:-}" "${1:-15}" >/dev/null # without a version the tests use images of 15
     install
-    echo "$race"
 }
 
 set_up_demo() {

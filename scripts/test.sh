@@ -3,7 +3,7 @@
 #
 #   scripts/test.sh [FLAG of go test...] -- PACKAGE...
 #
-# RACE=off leaves the race detector out. It installs what is missing (scripts/setup.sh). Tests that fail run again, alone: those that pass then are listed under
+# It installs what is missing (scripts/setup.sh). Tests that fail run again, alone: those that pass then are listed under
 # FLAKY and do not fail the run. scripts/testreport judges what happened and says so at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,8 +15,7 @@ while [[ $1 != -- ]]; do
 done
 shift
 
-race=$(./scripts/setup.sh test "${RECONCILER_TEST_PG:-}")
-[[ ${RACE:-on} == on ]] || race=
+./scripts/setup.sh test "${RECONCILER_TEST_PG:-}"
 make --no-print-directory --silent bin/gotestsum
 go build -o bin/testreport ./scripts/testreport
 dir=${TEST_OUTPUT:-bin/test}
@@ -26,5 +25,5 @@ mkdir -p "$dir"
 status=0
 bin/gotestsum --format=pkgname --format-hide-empty-pkg --hide-summary=skipped \
     --rerun-fails=1 --rerun-fails-max-failures=8 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
-    --jsonfile="$dir/events.json" --packages="$*" -- ${race:+"$race"} -vet=off -count=1 "${flags[@]}" || status=$?
+    --jsonfile="$dir/events.json" --packages="$*" -- -vet=off -count=1 "${flags[@]}" || status=$?
 bin/testreport -events "$dir/events.json" -flaky "$dir/flaky" -status "$status"

@@ -13,7 +13,7 @@ import (
 
 // Programs that TestMain builds.
 var (
-	binary  string // reconciler as users run it, without the race detector
+	binary  string // reconciler as users run it
 	journal string // testdata/journal, for the driver exec
 )
 

@@ -86,6 +86,7 @@ func settings() []string {
 		"log_timezone=UTC",
 		"log_line_prefix=%m [%p] %d ",
 		"log_checkpoints=off",
+		"jit=off", // compiles for longer than the statements of the tests run
 	}
 }
 

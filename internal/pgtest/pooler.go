@@ -234,15 +234,17 @@ func (p *Pooler) awaitReady(t testing.TB) {
 }
 
 // Poll calls look until it returns nil, ctx ends or it has had patience, and returns its last error. The pauses grow to a
-// tenth of a second: what a test asks all the time takes processors from what it waits for.
+// tenth of a second, and are at least four times as long as a look: what a test asks all the time takes processors from what
+// it waits for.
 func Poll(ctx context.Context, patience time.Duration, look func() error) error {
 	for begun := time.Now(); ; {
+		looked := time.Now()
 		err := look()
 		waited := time.Since(begun)
 		if err == nil || ctx.Err() != nil || waited >= patience {
 			return err
 		}
-		pause(ctx, min(max(waited/10, 5*time.Millisecond), 100*time.Millisecond))
+		pause(ctx, max(min(waited/10, 100*time.Millisecond), 4*time.Since(looked), 5*time.Millisecond))
 	}
 }
 
