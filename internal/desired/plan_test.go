@@ -8,8 +8,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
@@ -85,6 +87,31 @@ func TestPagesAndReadsWalkIndexes(t *testing.T) {
 			require.LessOrEqual(t, rowsRead(t, p.plan), 2*query.most, "%s after %s:\n%s", name, statistics, p.plan)
 		}
 	}
+}
+
+// A read of a few keys keeps its plan, whatever their number: to plan it takes longer than to run it. PostgreSQL plans the
+// first five for themselves.
+func TestReadsOfFewKeysKeepTheirPlan(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE pairs (a int, b text, region text NOT NULL, PRIMARY KEY (a, b)); SELECT reconciler.track('pair', 'pairs', '{a,b}', 'region')`,
+		`INSERT INTO pairs SELECT n, 'b', 'eu' FROM generate_series(1, 10000) AS n`,
+		`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash) SELECT 1, 1, key, 'applied', true, true, substr(sha256('x'), 1, 16) FROM reconciler.desired_pair`,
+		`ANALYZE pairs, reconciler.ledger`)
+	pair, conn := w.resource(t, "pair"), w.Conn(t)
+	const reads = 20
+	for n := range reads {
+		keys := []string{"1/b", "2/b", "3/b", "4/b", "5/b", "6/b", "7/b"}[:1+n%7]
+		rows, err := pair.Read(t.Context(), conn, "eu", targetEU, keys)
+		require.NoError(t, err)
+		require.Len(t, rows, len(keys))
+		_, err = pair.ReadToCall(t.Context(), conn, "eu", targetEU, keys, desired.Caller{Owner: "00000000-0000-0000-0000-000000000000"})
+		require.NoError(t, err)
+	}
+	rows, err := conn.Query(t.Context(), `SELECT generic_plans || ' of ' || generic_plans + custom_plans FROM pg_prepared_statements WHERE statement LIKE '%reconciler.ledger%'`, pgx.QueryExecModeSimpleProtocol)
+	require.NoError(t, err)
+	plans, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Equal(t, []string{"15 of 20", "15 of 20"}, plans)
 }
 
 // A target that has few rows among many, and rows for every target, few or a fifth of all: a page walks the index that

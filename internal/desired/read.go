@@ -108,16 +108,18 @@ func (r *Resource) buildRead(governed, alone bool) string {
 	gates := r.gatesAt()
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
 		fmt.Sprintf(unopenedSQL, r.ID, gates, gates+1) + " AS unopened, " + fmt.Sprintf(governedSQL, gates, gates+2) + " AS governed, 0::bigint AS first\n")
-	b.WriteString("FROM unnest($3::text[]")
+	arrays, names := "$3::text[] AS keys", "keys"
+	parts := ""
 	if !r.Removed {
-		for n := range r.keys {
-			fmt.Fprintf(&b, ", $%d::text[]", n+4)
+		for n := 1; n <= r.keys; n++ {
+			arrays += fmt.Sprintf(", $%d::text[] AS p%d", n+3, n)
+			names += fmt.Sprintf(", p%d", n)
 		}
+		parts = ", " + r.each(func(n int) string { return fmt.Sprintf("p%d", n) })
 	}
-	b.WriteString(") WITH ORDINALITY AS i(key")
-	if !r.Removed {
-		fmt.Fprintf(&b, ", %s", r.each(func(n int) string { return fmt.Sprintf("p%d", n) }))
-	}
+	// The subquery hides the length of the arrays: it would make each plan of a few keys cheaper than the one for any number of
+	// them, and PostgreSQL would plan each read anew, which takes as long as the rest of it.
+	b.WriteString("FROM (SELECT " + arrays + " OFFSET 0) AS a CROSS JOIN LATERAL unnest(" + names + ") WITH ORDINALITY AS i(key" + parts)
 	b.WriteString(", n)\nLEFT JOIN LATERAL (")
 	if r.Removed {
 		b.WriteString("SELECT true AS found, NULL::text AS spec, NULL::text AS match, NULL::boolean AS protect WHERE false AND $1::text IS NULL")

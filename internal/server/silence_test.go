@@ -92,7 +92,7 @@ func (w *world) seenFailing(loop string) {
 		finding, shown = "process % has not been heard of since %", `state = 'unowned'`
 	}
 	w.eventually("doctor says so", func() bool {
-		return w.text(`SELECT count(*)::text FROM reconciler.doctor() WHERE check_name = 'loops' AND NOT ok AND finding LIKE $1 AND remedy <> ''`, finding) == "1"
+		return w.text(`SELECT count(*)::text FROM reconciler.doctor_loops() WHERE NOT ok AND finding LIKE $1 AND remedy <> ''`, finding) == "1"
 	})
 	w.settled("true", `SELECT (`+shown+`)::text FROM reconciler.status WHERE target = 'eu'`)
 	line, ok := map[string]string{"heartbeat": "msg=heartbeat_failed", "listen": "msg=listen_lost"}[loop]
@@ -109,7 +109,7 @@ func (w *world) seenWell() {
 		w.db.Exec(w.t, control) // the process looks now, and not with its next heartbeat
 		return w.ready() == "200 ok" && w.series("loop_failing") == 0 && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
 	})
-	require.Equal(w.t, "t", w.text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor() WHERE check_name = 'loops'`))
+	require.Equal(w.t, "t", w.text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor_loops()`))
 }
 
 // The same for loops one of whose statements fails.
@@ -192,7 +192,7 @@ func TestF93_PausedPoolerIsSeen(t *testing.T) {
 	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
 	w.eventually("the probe says so", func() bool { return strings.Contains(w.ready(), "loop pool_work has been failing for") })
 	w.eventually("doctor says so", func() bool {
-		return w.text(`SELECT count(*)::text FROM reconciler.doctor() WHERE check_name = 'loops' AND NOT ok AND remedy <> ''`) != "0"
+		return w.text(`SELECT count(*)::text FROM reconciler.doctor_loops() WHERE NOT ok AND remedy <> ''`) != "0"
 	})
 	w.eventually("the status says so", func() bool {
 		return w.text(`SELECT (state IN ('error', 'unowned'))::text FROM reconciler.status WHERE target = 'eu'`) == "true"

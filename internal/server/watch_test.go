@@ -280,7 +280,7 @@ func TestWatchThatFailsIsSeenAndBeginsAgain(t *testing.T) {
 			eu.eventually(t, want)
 			w.settled("error", `SELECT state FROM reconciler.status`)
 			require.Regexp(t, "^watch of .+ has been failing since .+: "+c.error+"$", w.text(`SELECT last_error FROM reconciler.status`))
-			w.settled("1", `SELECT count(*)::text FROM reconciler.doctor() WHERE NOT ok AND check_name = 'loops' AND finding LIKE '%watch of target eu%'`)
+			w.settled("1", `SELECT count(*)::text FROM reconciler.doctor_loops() WHERE NOT ok AND finding LIKE '%watch of target eu%'`)
 			require.NotZero(t, w.series("loop_failures_total", "watch"))
 			require.NotEmpty(t, w.logged(c.inLog))
 			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
