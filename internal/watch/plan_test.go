@@ -61,3 +61,22 @@ func TestReadsWalkIndexes(t *testing.T) {
 		b.db.Exec(t, `ANALYZE reconciler.published, reconciler.ledger`)
 	}
 }
+
+// The read of changes keeps its plan, whatever the number of streams: to plan it takes longer than to run it. PostgreSQL plans the
+// first five for themselves.
+func TestReadsOfChangesKeepTheirPlan(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
+		SELECT $1, 'app', i::text, i, 1, '1', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, 20000) AS i`, b.target)
+	b.db.Exec(t, `ANALYZE reconciler.published`)
+	conn := b.db.Conn(t)
+	for n := range 20 {
+		streams := []int32{b.target, -1, -2, -3, -4}[:1+n%5]
+		_, err := store.New(conn).StreamChanges(t.Context(), store.StreamChangesParams{TargetIds: streams, Afters: make([]int64, len(streams)), Most: int32(1 + n), MostBytes: 1 << 20})
+		require.NoError(t, err)
+	}
+	var kept int
+	require.NoError(t, conn.QueryRow(t.Context(), `SELECT generic_plans FROM pg_prepared_statements WHERE statement LIKE '-- name: StreamChanges%'`).Scan(&kept))
+	require.Equal(t, 15, kept)
+}
