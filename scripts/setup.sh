@@ -26,8 +26,8 @@ have() { command -v "$1" >/dev/null 2>&1; }
 can_install() { [[ $EUID -eq 0 ]] && have apt-get; }
 docker_answers() { have docker && timeout 10 docker version >/dev/null 2>&1; }
 
-# Succeeds if there are binaries of the version, or of any from $oldest if it is empty. internal/pgtest and
-# internal/devdb look in the same places.
+# Succeeds if there are binaries of the version, or of any from $oldest if it is empty. internal/pgserver
+# looks in the same places.
 binaries_exist() {
     local dir initdb
     initdb=$(command -v initdb || true)

@@ -2,8 +2,6 @@ package devdb
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +14,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 // sleeperEnv has the test binary start a server, say where, and wait for its death.
@@ -28,8 +28,7 @@ func TestMain(m *testing.M) {
 			_, _ = fmt.Fprintln(os.Stdout, err)
 			os.Exit(1)
 		}
-		pid, _ := s.state.Local.pid()
-		_, _ = fmt.Fprintln(os.Stdout, s.Dir, pid)
+		_, _ = fmt.Fprintln(os.Stdout, s.Dir, s.server.Local.Child)
 		select {}
 	}
 	goleak.VerifyTestMain(m)
@@ -75,11 +74,11 @@ func TestServerComesAndGoes(t *testing.T) {
 
 	_, err = pgx.Connect(t.Context(), strings.Replace(s.URL("dev"), s.password, "wrong", 1))
 	require.ErrorContains(t, err, "password authentication failed", "other users of this machine are kept out")
-	arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.state.Local.child))
+	arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", s.server.Local.Child))
 	require.NoError(t, err)
 	require.NotContains(t, string(arguments), s.password)
 
-	pid := s.state.Local.child
+	pid := s.server.Local.Child
 	require.NoError(t, s.Stop(t.Context()))
 	<-s.Ended()
 	require.NoDirExists(t, s.Dir)
@@ -89,7 +88,7 @@ func TestServerComesAndGoes(t *testing.T) {
 func TestEndedIsClosedWhenTheServerDies(t *testing.T) {
 	t.Parallel()
 	s := start(t, Options{Base: base(t)})
-	require.NoError(t, syscall.Kill(s.state.Local.child, syscall.SIGQUIT))
+	require.NoError(t, syscall.Kill(s.server.Local.Child, syscall.SIGQUIT))
 	<-s.Ended()
 	require.NoError(t, s.Stop(t.Context()))
 	require.NoDirExists(t, s.Dir)
@@ -102,7 +101,7 @@ func TestKeepLeavesTheDirectory(t *testing.T) {
 	require.NoError(t, s.CreateDatabase(t.Context(), "dev"))
 	require.NoError(t, s.Stop(t.Context()))
 	require.DirExists(t, filepath.Join(s.Dir, "data"))
-	require.Contains(t, s.Restart(), fmt.Sprintf("/postgres -D %s/data -p %d", s.Dir, s.Port))
+	require.Contains(t, s.Restart(), "/postgres -D "+s.Dir+"/data")
 
 	next := start(t, Options{Base: dir})
 	require.DirExists(t, filepath.Join(s.Dir, "data"), "the next run leaves it alone")
@@ -116,9 +115,8 @@ func TestKeepLeavesTheDirectory(t *testing.T) {
 		conn, err := pgx.Connect(t.Context(), s.URL("dev"))
 		return err == nil && conn.Close(t.Context()) == nil
 	}, time.Minute, 50*time.Millisecond)
-	pid, err := (&local{Data: s.state.Local.Data}).pid()
-	require.NoError(t, err)
-	require.NoError(t, syscall.Kill(pid, syscall.SIGQUIT))
+	require.Equal(t, "on", query(t, s.URL("dev"), "SHOW fsync"))
+	require.NoError(t, pgserver.NewLocal(s.Dir, s.server.Local.Bin).Stop(t.Context(), pgserver.Immediate))
 	_ = again.Wait()
 }
 
@@ -142,7 +140,8 @@ func TestNextRunRemovesWhatAKilledOneLeft(t *testing.T) {
 
 	next := start(t, Options{Base: dir})
 	require.NoDirExists(t, left)
-	require.Eventually(t, func() bool { return !(&local{Data: filepath.Join(left, "data")}).runs(pid) }, time.Minute, 10*time.Millisecond)
+	l := &pgserver.Local{Data: filepath.Join(left, "data"), Child: pid}
+	require.Eventually(t, func() bool { return l.Alive(t.Context()) != nil }, time.Minute, 10*time.Millisecond)
 	require.Equal(t, "1", query(t, next.URL("postgres"), "SELECT '1'"))
 	require.Equal(t, "1", query(t, other.URL("postgres"), "SELECT '1'"), "a run that lives is left alone")
 }
@@ -151,35 +150,11 @@ func TestServerLeftRunningIsEnded(t *testing.T) {
 	t.Parallel()
 	dir := base(t)
 	s := start(t, Options{Base: dir})
-	// As after a kill where the kernel does not end the server: nobody holds the lock, and the server runs.
-	require.NoError(t, syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN))
+	// As after a kill where the kernel does not end the server: no process holds the lock, and the server runs.
+	require.NoError(t, syscall.Flock(int(s.users.Fd()), syscall.LOCK_UN))
 	start(t, Options{Base: dir})
 	<-s.Ended()
 	require.NoDirExists(t, s.Dir)
-}
-
-func TestProcessThatGotTheNumberOfADeadServerIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(base(t), "run-1")
-	require.NoError(t, os.Mkdir(dir, 0o700))
-	bystander := exec.CommandContext(t.Context(), "sleep", "60")
-	require.NoError(t, bystander.Start())
-	l := newLocal(dir, "/nowhere", "15.0")
-	require.NoError(t, os.Mkdir(l.Data, 0o700))
-	require.NoError(t, os.WriteFile(filepath.Join(l.Data, "postmaster.pid"), fmt.Appendf(nil, "%d\n", bystander.Process.Pid), 0o600))
-	require.NoError(t, end(t.Context(), dir, &state{Local: l}, false))
-	require.NoDirExists(t, dir)
-	require.NoError(t, bystander.Process.Signal(syscall.Signal(0)), "it lives")
-	require.NoError(t, bystander.Process.Kill())
-	_ = bystander.Wait()
-}
-
-func TestBaseThatOthersCanWriteToIsRefused(t *testing.T) {
-	t.Parallel()
-	dir := base(t)
-	require.NoError(t, os.Chmod(dir, 0o777))
-	_, err := Start(t.Context(), Options{Base: dir})
-	require.EqualError(t, err, dir+" is not a directory that only this user can write to: remove it, or set TMPDIR")
 }
 
 func TestStartThatIsCancelledLeavesNothing(t *testing.T) {
@@ -189,84 +164,5 @@ func TestStartThatIsCancelledLeavesNothing(t *testing.T) {
 	cancel()
 	_, err := Start(ctx, Options{Base: dir})
 	require.Error(t, err)
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Empty(t, entries)
-}
-
-func TestRunsThatStartAtOnceDoNotSweepEachOther(t *testing.T) {
-	t.Parallel()
-	dir := base(t)
-	const runs = 40
-	made := make(chan error, runs)
-	for range runs {
-		go func() {
-			one, lock, err := enter(t.Context(), dir)
-			if err == nil {
-				_, err = os.Stat(filepath.Join(one, lockFile))
-				t.Cleanup(func() { _ = lock.Close() })
-			}
-			made <- err
-		}()
-	}
-	for range runs {
-		require.NoError(t, <-made)
-	}
-	entries, err := os.ReadDir(dir)
-	require.NoError(t, err)
-	require.Len(t, entries, runs)
-}
-
-func TestLastRunRemovesTheDirectoryOfAllWhileOthersCome(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(base(t), "all")
-	const runs = 40
-	made := make(chan error, runs)
-	for range runs {
-		go func() {
-			one, lock, err := enter(t.Context(), dir)
-			if err == nil {
-				_, err = os.Stat(filepath.Join(one, lockFile))
-				err = errors.Join(err, os.RemoveAll(one), lock.Close())
-				removeBase(dir)
-			}
-			made <- err
-		}()
-	}
-	for range runs {
-		require.NoError(t, <-made)
-	}
 	require.NoDirExists(t, dir)
-}
-
-func TestDirectoryOfAllRunsStaysForWhatIsKept(t *testing.T) {
-	t.Parallel()
-	dir := base(t)
-	require.NoError(t, os.Mkdir(filepath.Join(dir, "run-1"), 0o700))
-	removeBase(dir)
-	require.DirExists(t, filepath.Join(dir, "run-1"))
-	removeBase(filepath.Join(dir, "none")) // somebody else was quicker
-}
-
-func TestStateThatCannotBeReadIsLeftAlone(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{"{", "{}", `{"local": 3}`} {
-		dir := t.TempDir()
-		require.NoError(t, os.WriteFile(filepath.Join(dir, stateFile), []byte(text), 0o600))
-		_, err := loadState(dir)
-		require.Error(t, err, text)
-	}
-	none, err := loadState(t.TempDir())
-	require.NoError(t, err)
-	require.Nil(t, none)
-
-	dir := t.TempDir()
-	want := &state{Keep: true, Container: &container{Name: "n", Image: "i"}}
-	require.NoError(t, want.save(dir))
-	got, err := loadState(dir)
-	require.NoError(t, err)
-	require.Equal(t, want, got)
-	text, err := json.Marshal(got)
-	require.NoError(t, err)
-	require.JSONEq(t, `{"keep": true, "container": {"name": "n", "image": "i"}}`, string(text))
 }

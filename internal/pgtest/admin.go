@@ -4,68 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-)
 
-const (
-	pingTimeout = 2 * time.Second
-	pingPeriod  = 50 * time.Millisecond
-	// busyTimeout is for how long a server that others use may be too busy to answer.
-	busyTimeout = 2 * time.Minute
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 // admin runs statements one by one as superuser, on a connection of their own.
-func (i *instance) admin(ctx context.Context, database string, statements ...string) (err error) {
-	conn, err := pgx.Connect(ctx, i.url(superuser, database))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	for _, statement := range statements {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
-	}
-	return nil
+func (i *instance) admin(ctx context.Context, database string, statements ...string) error {
+	return pgserver.Exec(ctx, i.url(superuser, database), statements...)
 }
 
-// answers says whether the server takes connections right now.
+// answers reports whether the server takes connections right now.
 func (i *instance) answers(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
-	defer cancel()
-	return i.admin(ctx, "postgres", "SELECT 1") == nil
-}
-
-// answersWithin returns nil when the server takes connections before d has passed. It does not wait for one that has ended.
-func (i *instance) answersWithin(ctx context.Context, d time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	return i.awaitReady(ctx)
+	return pgserver.Answers(ctx, i.url(superuser, "postgres"))
 }
 
 // awaitReady waits until the server takes connections, has ended, or ctx ends.
 func (i *instance) awaitReady(ctx context.Context) error {
-	tick := time.NewTicker(pingPeriod)
-	defer tick.Stop()
-	for !i.answers(ctx) {
-		if err := i.engine().alive(ctx); err != nil {
-			return i.withLog(ctx, err)
-		}
-		select {
-		case <-ctx.Done():
-			return i.withLog(ctx, fmt.Errorf("the server on port %d does not answer: %w", i.Port, context.Cause(ctx)))
-		case <-tick.C:
-		}
-	}
-	return nil
-}
-
-func (i *instance) withLog(ctx context.Context, err error) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
-	defer cancel()
-	return fmt.Errorf("%w\n%s", err, i.lastLines(ctx, func(string) bool { return true }))
+	return i.AwaitReady(ctx, i.url(superuser, "postgres"))
 }
 
 // dropDatabase drops a database with everything in it that DROP DATABASE ... (FORCE) balks at.

@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"net"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
-	"github.com/pgreconciler/reconciler/internal/devdb"
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 const (
@@ -22,7 +21,8 @@ const (
 	// versionDefault is preferred if RECONCILER_TEST_PG is not set; local binaries of another version do as well then.
 	versionDefault = 15
 
-	portTries = 5
+	portTries   = 5
+	pullTimeout = 5 * time.Minute
 )
 
 // source is a way to get a server on this machine.
@@ -45,8 +45,8 @@ func readWish(getenv func(string) string) (wish, error) {
 	w := wish{version: versionDefault}
 	if text := getenv(envVersion); text != "" {
 		version, err := strconv.Atoi(text)
-		if err != nil || version < devdb.VersionMin {
-			return w, fmt.Errorf("%s=%q: want a major version of PostgreSQL from %d on, such as 15", envVersion, text, devdb.VersionMin)
+		if err != nil || version < pgserver.VersionMin {
+			return w, fmt.Errorf("%s=%q: want a major version of PostgreSQL from %d on, such as 15", envVersion, text, pgserver.VersionMin)
 		}
 		w.version, w.exact = version, true
 	}
@@ -62,6 +62,9 @@ func readWish(getenv func(string) string) (wish, error) {
 	return w, nil
 }
 
+// chosen is what choose returns, once for each process.
+var chosen = sync.OnceValues(func() (source, error) { return choose(context.Background()) })
+
 // choose prefers an image that is here to binaries that are here, and those to an image that must be fetched first.
 func choose(ctx context.Context) (source, error) {
 	w, err := readWish(os.Getenv)
@@ -69,50 +72,54 @@ func choose(ctx context.Context) (source, error) {
 		return source{}, err
 	}
 	var reasons []error
-	var docker *docker
+	docker := false
 	if !w.noDocker {
-		docker, err = newDocker(ctx)
+		present, err := pgserver.Images(ctx)
 		if err != nil {
 			reasons = append(reasons, fmt.Errorf("docker: %w", err))
-		} else {
-			defer docker.close()
-			if image := docker.present(ctx, w.version); image != "" {
+		}
+		docker = err == nil
+		for _, repository := range []string{"reconciler-test/postgres", "postgres"} { // scripts/build-images.sh makes the first one
+			if image := fmt.Sprintf("%s:%d", repository, w.version); slices.Contains(present, image) {
 				return source{version: w.version, image: image}, nil
 			}
 		}
 	}
 	if !w.noLocal {
-		found, err := pick(devdb.Installed(ctx), w)
+		found, err := pick(pgserver.Installed(ctx), w)
 		if err == nil {
 			return source{version: found.Major(), bin: found.Dir}, nil
 		}
 		reasons = append(reasons, fmt.Errorf("local binaries: %w", err))
 	}
-	if docker != nil {
-		image, err := docker.pull(ctx, w.version)
-		if err == nil {
+	if docker {
+		ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+		defer cancel()
+		image := fmt.Sprintf("postgres:%d", w.version)
+		if _, err := pgserver.Docker(ctx, "pull", "--quiet", image); err == nil {
 			return source{version: w.version, image: image}, nil
+		} else {
+			reasons = append(reasons, err)
 		}
-		reasons = append(reasons, fmt.Errorf("docker: %w", err))
 	}
 	return source{}, noServer(w.version, reasons)
 }
 
 // pick chooses among local versions.
-func pick(found []devdb.Binaries, w wish) (devdb.Binaries, error) {
-	if at := slices.IndexFunc(found, func(b devdb.Binaries) bool { return b.Major() == w.version }); at >= 0 {
+func pick(found []pgserver.Binaries, w wish) (pgserver.Binaries, error) {
+	if at := slices.IndexFunc(found, func(b pgserver.Binaries) bool { return b.Major() == w.version }); at >= 0 {
 		return found[at], nil
 	}
 	if len(found) == 0 {
-		return devdb.Binaries{}, devdb.ErrNotInstalled
+		return pgserver.Binaries{}, pgserver.ErrNotInstalled
 	}
 	if w.exact {
-		return devdb.Binaries{}, fmt.Errorf("%s asks for PostgreSQL %d, installed: %s", envVersion, w.version, versions(found))
+		return pgserver.Binaries{}, fmt.Errorf("%s asks for PostgreSQL %d, installed: %s", envVersion, w.version, versions(found))
 	}
 	return found[0], nil
 }
 
-func versions(found []devdb.Binaries) string {
+func versions(found []pgserver.Binaries) string {
 	texts := make([]string, 0, len(found))
 	for _, b := range found {
 		texts = append(texts, fmt.Sprintf("%d (%s)", b.Major(), b.Dir))
@@ -120,7 +127,7 @@ func versions(found []devdb.Binaries) string {
 	return strings.Join(texts, ", ")
 }
 
-// noServer is what a person reads who runs the tests on a machine that is not set up for them.
+// noServer explains what to do on a machine that is not set up for the tests.
 func noServer(version int, reasons []error) error {
 	return fmt.Errorf("the tests need PostgreSQL %[1]d and found no way to run it.\n"+
 		"Do one of these:\n"+
@@ -130,87 +137,83 @@ func noServer(version int, reasons []error) error {
 		"What was tried:\n%[2]w", version, errors.Join(reasons...))
 }
 
-// start starts a server in dir. Between choosing a free port and using it somebody else may take it, hence the tries.
+// start starts a server in dir. Another process may take its port before it does, hence the tries.
 func (s source) start(ctx context.Context, dir string) (*instance, error) {
 	for try := 1; ; try++ {
-		i, err := s.startOnce(ctx, dir)
+		port, err := pgserver.FreePort(ctx)
+		if err != nil {
+			return nil, err
+		}
+		i := &instance{Server: &pgserver.Server{Dir: dir, Port: port, Version: s.version}}
+		if s.image != "" {
+			i.Container = newContainer(s.image)
+		} else {
+			i.Local = pgserver.NewLocal(dir, s.bin)
+		}
+		// Saved first: another process can end what was begun, whatever happens to this one.
+		if err := i.Save(); err != nil {
+			return nil, err
+		}
+		err = s.run(ctx, i)
 		if err == nil {
 			return i, nil
 		}
 		err = fmt.Errorf("start PostgreSQL %d for the tests: %w", s.version, err)
-		if i == nil {
-			return nil, err
-		}
-		if failed := i.clear(context.WithoutCancel(ctx)); failed != nil {
+		if failed := i.Clear(context.WithoutCancel(ctx)); failed != nil {
 			return nil, errors.Join(err, failed)
 		}
-		if try == portTries || ctx.Err() != nil || isFree(ctx, i.Port) {
+		if try == portTries || ctx.Err() != nil || pgserver.IsFree(ctx, port) {
 			return nil, err
 		}
 	}
 }
 
-// startOnce returns the instance also when it fails after it was made.
-func (s source) startOnce(ctx context.Context, dir string) (*instance, error) {
-	port, err := freePort(ctx)
-	if err != nil {
-		return nil, err
-	}
-	i := &instance{Dir: dir, Port: port, Version: s.version}
-	if s.image != "" {
-		i.Container = newContainer(s.image)
-	} else {
-		i.Local = newLocal(dir, s.bin)
-	}
-	// Saved first: what was begun can be ended by others, whatever happens to this process.
-	if err := i.save(); err != nil {
-		return nil, err
-	}
+// run makes a server, starts it and waits until it takes connections.
+func (s source) run(ctx context.Context, i *instance) error {
 	if err := s.create(ctx, i); err != nil {
-		return i, err
+		return err
 	}
-	if err := i.engine().start(ctx); err != nil {
-		return i, err
+	if err := i.Engine().Start(ctx); err != nil {
+		return err
 	}
-	return i, i.awaitReady(ctx)
+	return i.awaitReady(ctx)
 }
 
 func (s source) create(ctx context.Context, i *instance) error {
-	if s.primary != 0 {
-		return i.engine().follow(ctx, s.primary, i.Port)
+	switch {
+	case i.Local != nil && s.primary == 0:
+		return createLocal(ctx, i.Local, s.version, i.Port)
+	case i.Local != nil:
+		return followLocal(ctx, i.Local, s.primary, i.Port)
+	case s.primary == 0:
+		return createContainer(ctx, i.Container, s.version, i.Port)
+	default:
+		return followContainer(ctx, i.Container, s.primary, i.Port)
 	}
-	return i.engine().create(ctx, s.version, i.Port)
 }
 
-func isFree(ctx context.Context, port int) bool {
-	_, err := listen(ctx, port)
-	return err == nil
+// follow makes and starts a standby of i in dir.
+func (i *instance) follow(ctx context.Context, dir string) (*instance, error) {
+	s := source{version: i.Version, primary: i.Port}
+	if i.Container != nil {
+		s.image = i.Container.Image
+	} else {
+		s.bin = i.Local.Bin
+	}
+	return s.start(ctx, dir)
 }
 
-// The ports of servers are below those that Linux and others give to outgoing connections and to listeners on any port: one
-// of these would take the port before the server has it, or while it is stopped.
-const (
-	portMin = 20_000
-	portMax = 32_000
-)
-
-func freePort(ctx context.Context) (port int, err error) {
-	for range 20 {
-		port, err = listen(ctx, portMin+rand.IntN(portMax-portMin))
-		if err == nil {
-			return port, nil
-		}
+func backupArgs(primary int) []string {
+	return []string{
+		"--host=127.0.0.1", "--port=" + strconv.Itoa(primary), "--username=" + superuser, "--checkpoint=fast", "--write-recovery-conf", "--no-sync",
 	}
-	return 0, err
 }
 
-// listen takes a port and gives it back at once.
-func listen(ctx context.Context, port int) (int, error) {
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		return 0, err
+// collation returns arguments of initdb that ask for a linguistic collation where the version can (15 and later): what
+// holds only under "C" must fail here.
+func collation(version int) []string {
+	if version < 15 {
+		return nil
 	}
-	address, err := netip.ParseAddrPort(listener.Addr().String())
-	return int(address.Port()), errors.Join(err, listener.Close())
+	return []string{"--locale=C", "--locale-provider=icu", "--icu-locale=en-US"}
 }

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 // Clock is the clock of a server, which can be set. Only the time of day is: the monotonic clock goes on as it does.
@@ -38,9 +41,10 @@ func (c *Cluster) FakeClock(t testing.TB) *Clock {
 	}
 	clock := &Clock{file: filepath.Join(c.instance.Dir, "clock")}
 	clock.Set(t, 0)
+	own := slices.Clip(c.instance.Local.Environment)
 	restart := func(environment ...string) {
 		c.Stop(t)
-		c.instance.Local.environment = environment
+		c.instance.Local.Environment = append(own, environment...)
 		c.Start(t)
 	}
 	// Read anew each time, and no memory is shared: a crashed process would leave it locked.
@@ -50,11 +54,11 @@ func (c *Cluster) FakeClock(t testing.TB) *Clock {
 		ctx, cancel := cleanupContext(t) // the test's own is over
 		defer cancel()
 		local := c.instance.Local
-		local.environment = nil
-		if local.alive(ctx) != nil {
+		local.Environment = own
+		if local.Alive(ctx) != nil {
 			return
 		}
-		if err := errors.Join(local.stop(ctx, fast), local.start(ctx), c.instance.awaitReady(ctx)); err != nil {
+		if err := errors.Join(local.Stop(ctx, pgserver.Fast), local.Start(ctx), c.instance.awaitReady(ctx)); err != nil {
 			t.Errorf("give the server its clock back: %v", err)
 		}
 	})

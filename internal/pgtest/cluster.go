@@ -2,9 +2,12 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 // Cluster is a server that belongs to one test, to be restarted and crashed. Its URLs stay the same throughout.
@@ -15,9 +18,9 @@ type Cluster struct {
 // Server starts a server for this test alone; that takes seconds. It is gone after the test.
 func Server(t testing.TB) *Cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), pgserver.StartTimeout)
 	defer cancel()
-	dir := filepath.Join(baseDir(), uniqueName("own"))
+	dir := filepath.Join(baseDir(), pgserver.Unique("own_"))
 	users, i, err := obtain(ctx, dir, 0, start)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -36,13 +39,9 @@ func removeAfter(t testing.TB, dir string, users *os.File, i *instance) {
 		if t.Failed() {
 			t.Logf("server log:\n%s", i.log(t))
 		}
-		if err := i.clear(ctx); err != nil {
-			t.Errorf("%v", err)
-		}
-		if err := os.RemoveAll(dir); err != nil {
+		if err := errors.Join(pgserver.Remove(ctx, users, dir), users.Close()); err != nil {
 			t.Errorf("remove the test server: %v", err)
 		}
-		_ = users.Close()
 	})
 }
 
@@ -67,22 +66,22 @@ func (c *Cluster) Version() int { return c.instance.Version }
 // Restart stops the server in good order, ending every session, and returns when it takes connections again.
 func (c *Cluster) Restart(t testing.TB) {
 	t.Helper()
-	c.stop(t, fast)
+	c.stop(t, pgserver.Fast)
 	c.Start(t)
 }
 
 // StopImmediate stops the server as a crash does: what was not flushed is lost, and Start recovers.
 func (c *Cluster) StopImmediate(t testing.TB) {
 	t.Helper()
-	c.stop(t, immediate)
+	c.stop(t, pgserver.Immediate)
 }
 
 // Start starts the stopped server and returns when it takes connections.
 func (c *Cluster) Start(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), pgserver.StartTimeout)
 	defer cancel()
-	if err := c.instance.engine().start(ctx); err != nil {
+	if err := c.instance.Engine().Start(ctx); err != nil {
 		t.Fatalf("start the server: %v", err)
 	}
 	if err := c.instance.awaitReady(ctx); err != nil {
@@ -90,9 +89,9 @@ func (c *Cluster) Start(t testing.TB) {
 	}
 }
 
-func (c *Cluster) stop(t testing.TB, mode stopMode) {
+func (c *Cluster) stop(t testing.TB, mode pgserver.Mode) {
 	t.Helper()
-	if err := c.instance.engine().stop(t.Context(), mode); err != nil {
+	if err := c.instance.Engine().Stop(t.Context(), mode); err != nil {
 		t.Fatalf("stop the server: %v", err)
 	}
 }

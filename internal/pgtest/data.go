@@ -3,6 +3,8 @@ package pgtest
 import (
 	"context"
 	"testing"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 // Both run in the data directory. The copy is kept in it: of a container nothing else may be on a volume.
@@ -14,7 +16,7 @@ const (
 // Stop stops the server in good order, ending every session.
 func (c *Cluster) Stop(t testing.TB) {
 	t.Helper()
-	c.stop(t, fast)
+	c.stop(t, pgserver.Fast)
 }
 
 // KeepData copies the files of the server, which must be stopped.
@@ -32,9 +34,9 @@ func (c *Cluster) PutBackData(t testing.TB) {
 
 func (c *Cluster) script(t testing.TB, text string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), pgserver.StartTimeout)
 	defer cancel()
-	if err := c.instance.engine().script(ctx, text); err != nil {
+	if err := c.instance.Engine().Script(ctx, text); err != nil {
 		t.Fatalf("copy the server's files: %v", err)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 // fresh is the data directory that servers of this machine's binaries are copied from. Like a server, it is shared by all test
@@ -24,19 +26,19 @@ type freshData struct {
 
 // data returns the directory, made if it is missing.
 func (f *freshData) data(ctx context.Context, bin string, version int) (_ string, err error) {
-	args := initdbArgs(version)
+	args := collation(version)
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{bin}, args...), "\n")))
 	dir := filepath.Join(baseDir(), fmt.Sprintf("fresh%d-%x", version, sum[:4]))
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.dir != dir {
 		f.release()
-		if f.users, err = join(dir); err != nil {
+		if f.users, err = pgserver.Join(dir); err != nil {
 			return "", err
 		}
 		f.dir = dir
 	}
-	making, err := openLock(dir, startLock, syscall.LOCK_EX)
+	making, err := pgserver.OpenLock(dir, startLock, syscall.LOCK_EX)
 	if err != nil {
 		return "", err
 	}
@@ -45,20 +47,17 @@ func (f *freshData) data(ctx context.Context, bin string, version int) (_ string
 		return "", err
 	}
 	done := filepath.Join(dir, "done")
-	made := newLocal(dir, bin)
+	made := pgserver.NewLocal(dir, bin)
 	if _, err := os.Stat(done); err == nil {
 		return made.Data, nil
 	}
-	if err := os.RemoveAll(made.Data); err != nil { // whoever began it was killed
+	if err := os.RemoveAll(made.Data); err != nil { // the process that began it was killed
 		return "", err
 	}
-	if err := made.makeData(); err != nil {
+	if err := made.Initdb(ctx, "", args...); err != nil {
 		return "", err
 	}
-	if err := made.run(ctx, "initdb", append(args, "-D", made.Data)...); err != nil {
-		return "", err
-	}
-	if err := made.makeExit(ctx); err != nil {
+	if err := makeExit(ctx, made); err != nil {
 		return "", err
 	}
 	return made.Data, os.WriteFile(done, nil, 0o600)

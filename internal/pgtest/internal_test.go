@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 func TestTemplateIsMadeOnceForEachContent(t *testing.T) {
@@ -17,12 +19,12 @@ func TestTemplateIsMadeOnceForEachContent(t *testing.T) {
 		return fstest.MapFS{"00001_one.sql": {Data: []byte("-- +goose Up\n" + sql + ";\n-- +goose Down\n")}}
 	}
 	// Nobody else's: a template of an earlier run would prove nothing.
-	unique := uniqueName("t")
+	unique := pgserver.Unique("t_")
 	one := files("CREATE TABLE " + unique + " ()")
 	names := make(chan string)
 	for range 4 {
 		go func() {
-			fresh := &instance{Dir: server.Dir, Port: server.Port, Version: server.Version, Local: server.Local, Container: server.Container}
+			fresh := &instance{Server: server.Server}
 			name, err := fresh.template(context.Background(), one, nil)
 			if err != nil {
 				name = err.Error()
@@ -64,14 +66,14 @@ func TestLogShowsOneDatabaseAndTheBeginningOfStatements(t *testing.T) {
 	t.Parallel()
 	server := quiet.join(t)
 	db, other := Empty(t), Empty(t)
-	long := "SELECT 1/0" + strings.Repeat("\n, 1", 3*statementLines)
+	long := "SELECT 1/0" + strings.Repeat("\n, 1", 30)
 	_, err := db.Conn(t).Exec(t.Context(), long)
 	require.ErrorContains(t, err, "division by zero")
 	_, err = other.Conn(t).Exec(t.Context(), "SELECT 'not this'::int")
 	require.Error(t, err)
 
 	require.Eventually(t, func() bool { // The log is written by another process.
-		return strings.Count(server.logOf(t.Context(), db.Name), "\n") == 1+statementLines
+		return strings.Count(server.logOf(t.Context(), db.Name), "\n") == 1+8
 	}, cleanupTimeout, 20*time.Millisecond)
 	text := server.logOf(t.Context(), db.Name)
 	require.Contains(t, text, "] "+db.Name+" ERROR:  division by zero\n")

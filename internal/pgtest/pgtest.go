@@ -3,17 +3,18 @@ package pgtest
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 const (
-	superuser      = "postgres"
+	superuser      = pgserver.Superuser
 	cleanupTimeout = 30 * time.Second
 	poolConns      = 10
 )
@@ -93,7 +94,7 @@ func (d *DB) URLFor(role string) string { return d.server.url(role, d.Name) }
 // drops it at the end of the test with all it owns. options is what CREATE ROLE takes, such as "CREATEROLE".
 func (d *DB) Role(t testing.TB, prefix, options string) string {
 	t.Helper()
-	role := uniqueName(prefix)
+	role := pgserver.Unique(prefix + "_")
 	quoted := pgx.Identifier{role}.Sanitize()
 	d.Exec(t, "CREATE ROLE "+quoted+" LOGIN "+options)
 	t.Cleanup(func() {
@@ -109,7 +110,7 @@ func (d *DB) Role(t testing.TB, prefix, options string) string {
 // create makes a database from a template and hands it to the test.
 func create(t testing.TB, server *instance, from string) *DB {
 	t.Helper()
-	name := uniqueName("test")
+	name := pgserver.Unique("test_")
 	// template0 carries no lock that concurrent copies could trip over, and neither does ours: nobody may connect to them.
 	statement := fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, from)
 	if server.Version >= 15 {
@@ -183,15 +184,4 @@ func connect(t testing.TB, url string, change ...func(*pgx.ConnConfig)) *pgx.Con
 // cleanupContext is for what runs after the test, whose own context is over by then.
 func cleanupContext(t testing.TB) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(t.Context()), cleanupTimeout)
-}
-
-func (i *instance) url(role, database string) string {
-	u := url.URL{
-		Scheme:   "postgres",
-		User:     url.User(role),
-		Host:     fmt.Sprintf("127.0.0.1:%d", i.Port),
-		Path:     "/" + database,
-		RawQuery: "sslmode=disable",
-	}
-	return u.String()
 }

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 // poolerPause is for how long a pooler that ended by itself stays away.
@@ -69,7 +71,7 @@ func (db *DB) newPooler(ctx context.Context, dir, settings string) (*Pooler, err
 	if err != nil {
 		return nil, err
 	}
-	port, err := freePort(ctx)
+	port, err := pgserver.FreePort(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +218,7 @@ func (p *Pooler) Restart(t testing.TB, away time.Duration) {
 // awaitReady returns when the pooler leads to the database.
 func (p *Pooler) awaitReady(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), pgserver.StartTimeout)
 	defer cancel()
 	for {
 		conn, err := pgx.Connect(ctx, p.URL+"&default_query_exec_mode=exec")

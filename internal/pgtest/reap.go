@@ -2,7 +2,6 @@ package pgtest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,17 +9,14 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pgreconciler/reconciler/internal/devdb"
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 const (
-	reaperEnv   = "RECONCILER_PGTEST_REAP"   // directory that this process shall reap
-	lingerEnv   = "RECONCILER_PGTEST_LINGER" // for how long after its last user, as a Go duration
-	reapTimeout = time.Minute
+	reaperEnv = "RECONCILER_PGTEST_REAP"   // directory that this process shall reap
+	lingerEnv = "RECONCILER_PGTEST_LINGER" // for how long after its last user, as a Go duration
 	// Test binaries of one run follow each other with gaps, while the next one is linked.
 	lingerShared = 5 * time.Second
-	// A directory without a lock file is one that is being made or removed; after this, by a process that died over it.
-	strayAge = 10 * time.Minute
 )
 
 // The reaper is the test binary itself: that way it needs nothing installed and shares the code that
@@ -36,8 +32,8 @@ func init() {
 
 // ensureReaper starts a reaper for dir unless there is one. The caller holds the start lock.
 func ensureReaper(dir string, linger time.Duration) error {
-	lock, err := openLock(dir, reaperLock, syscall.LOCK_EX|syscall.LOCK_NB)
-	if isBusy(err) {
+	lock, err := pgserver.OpenLock(dir, reaperLock, syscall.LOCK_EX|syscall.LOCK_NB)
+	if pgserver.IsBusy(err) {
 		return nil
 	}
 	if err != nil {
@@ -63,18 +59,18 @@ func ensureReaper(dir string, linger time.Duration) error {
 
 // reaperMain waits until nobody uses the server of dir, ends it and removes the directory.
 func reaperMain(dir string, linger time.Duration) int {
-	lock, err := openLock(dir, reaperLock, syscall.LOCK_EX|syscall.LOCK_NB)
+	lock, err := pgserver.OpenLock(dir, reaperLock, syscall.LOCK_EX|syscall.LOCK_NB)
 	if err != nil {
 		return 0 // There is one already, or nothing to reap.
 	}
 	defer lock.Close()
-	users, err := os.OpenFile(filepath.Join(dir, usersLock), os.O_RDWR, 0)
+	users, err := os.OpenFile(filepath.Join(dir, pgserver.UsersLock), os.O_RDWR, 0)
 	if err != nil {
 		return 0
 	}
 	defer users.Close() // Not before: a file that nobody mentions any more is closed with the next garbage, and the lock is gone.
 	for {
-		if err := devdb.Flock(users, syscall.LOCK_EX); err != nil {
+		if err := pgserver.Flock(users, syscall.LOCK_EX); err != nil {
 			return 1
 		}
 		if unused, err := lingered(users, linger); err != nil {
@@ -83,7 +79,7 @@ func reaperMain(dir string, linger time.Duration) int {
 			break
 		}
 	}
-	if err := reap(context.Background(), users, dir); err != nil {
+	if err := pgserver.Remove(context.Background(), users, dir); err != nil {
 		return 1 // The directory stays for the next sweep.
 	}
 	return 0
@@ -91,85 +87,13 @@ func reaperMain(dir string, linger time.Duration) int {
 
 // lingered gives the lock up for a while and says whether it could be had again.
 func lingered(users *os.File, linger time.Duration) (bool, error) {
-	if err := devdb.Flock(users, syscall.LOCK_UN); err != nil {
+	if err := pgserver.Flock(users, syscall.LOCK_UN); err != nil {
 		return false, err
 	}
 	<-time.After(linger)
-	err := devdb.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB)
-	if isBusy(err) {
+	err := pgserver.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB)
+	if pgserver.IsBusy(err) {
 		return false, nil
 	}
 	return err == nil, err
-}
-
-// reap ends what runs in dir and removes it. The caller holds the exclusive lock on users.
-func reap(ctx context.Context, users *os.File, dir string) error {
-	if !devdb.IsAt(users, filepath.Join(dir, usersLock)) {
-		return nil // A sweep was faster, and dir may be somebody else's by now.
-	}
-	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
-	defer cancel()
-	i, err := load(dir)
-	if err != nil {
-		return err
-	}
-	if i != nil {
-		i.Ending = true
-		if err := i.save(); err != nil {
-			return err
-		}
-		if err := i.engine().destroy(ctx); err != nil {
-			return err
-		}
-	}
-	removed := removedName(dir)
-	if err := retire(dir, removed); err != nil {
-		return err
-	}
-	return os.RemoveAll(removed)
-}
-
-func removedName(dir string) string { return dir + "." + uniqueName("removed") }
-
-// retire takes the directory of a server that has ended out of the way before it is removed: in one that is being emptied the
-// next process would find a lock to take, and lose what it makes. What stays of it if we die over that, the next sweep
-// removes; it must name no server then, for there may be another one at the same place.
-func retire(dir, removed string) error {
-	if err := os.Remove(filepath.Join(dir, stateFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	return os.Rename(dir, removed)
-}
-
-// sweep reaps every directory in base, except one, whose users and reaper have all died. It is a
-// courtesy: what it cannot do now is left to the next sweep.
-func sweep(ctx context.Context, base, except string) {
-	entries, err := os.ReadDir(base)
-	if err != nil {
-		return
-	}
-	for _, entry := range entries {
-		dir := filepath.Join(base, entry.Name())
-		if dir == except || ctx.Err() != nil {
-			continue
-		}
-		sweepOne(ctx, dir, entry)
-	}
-}
-
-func sweepOne(ctx context.Context, dir string, entry os.DirEntry) {
-	users, err := os.OpenFile(filepath.Join(dir, usersLock), os.O_RDWR, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		if info, err := entry.Info(); err == nil && time.Since(info.ModTime()) > strayAge {
-			_ = os.RemoveAll(dir)
-		}
-		return
-	}
-	if err != nil {
-		return
-	}
-	defer users.Close()
-	if devdb.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-		_ = reap(context.WithoutCancel(ctx), users, dir)
-	}
 }

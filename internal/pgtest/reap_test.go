@@ -5,7 +5,6 @@ package pgtest
 import (
 	"bufio"
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -22,7 +21,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/pgreconciler/reconciler/internal/devdb"
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 const childEnv = "RECONCILER_PGTEST_CHILD" // what TestChild shall do
@@ -93,20 +92,26 @@ func tempFor(t *testing.T) string {
 	return dir
 }
 
+func loaded(t *testing.T, dir string) *instance {
+	t.Helper()
+	s, err := pgserver.Load(dir)
+	require.NoError(t, err)
+	return &instance{Server: s}
+}
+
 func requireGone(t *testing.T, i *instance) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(i.Dir)
 		return os.IsNotExist(err)
-	}, reapTimeout, 50*time.Millisecond, "directory of the server")
+	}, cleanupTimeout, 50*time.Millisecond, "directory of the server")
 	require.False(t, i.answers(t.Context()))
 }
 
 func TestServerEndsWithAKilledProcess(t *testing.T) {
 	t.Parallel()
 	c := startChild(t, "own", tempFor(t))
-	i, err := load(c.dir)
-	require.NoError(t, err)
+	i := loaded(t, c.dir)
 	require.True(t, i.answers(t.Context()))
 	c.kill(t)
 	requireGone(t, i)
@@ -116,38 +121,16 @@ func TestServerEndsWithAKilledProcess(t *testing.T) {
 func TestReaperHoldsItsLockToTheEnd(t *testing.T) {
 	t.Parallel()
 	c := startChild(t, "own", tempFor(t), "GOMEMLIMIT=1") // its reaper collects garbage all the time
-	users, err := os.Open(filepath.Join(c.dir, usersLock))
+	users, err := os.Open(filepath.Join(c.dir, pgserver.UsersLock))
 	require.NoError(t, err)
 	defer users.Close()
 	c.kill(t)
 	require.Eventually(t, func() bool {
-		i, err := load(c.dir)
-		return err == nil && i != nil && i.Ending || !devdb.IsAt(users, filepath.Join(c.dir, usersLock))
-	}, reapTimeout, time.Millisecond)
-	require.NoError(t, devdb.Flock(users, syscall.LOCK_SH))
-	require.False(t, devdb.IsAt(users, filepath.Join(c.dir, usersLock)), "a share of a server that is being ended")
-}
-
-// What a reaper that died over it has left of a directory is not the server that lives under its former name by now.
-func TestSweepOfWhatIsLeftOfADirectoryTouchesNoOther(t *testing.T) {
-	t.Parallel()
-	base := t.TempDir()
-	dir := filepath.Join(base, "server")
-	users, err := join(dir)
-	require.NoError(t, err)
-	require.NoError(t, (&instance{Dir: dir, Local: newLocal(dir, "none")}).save())
-	left := removedName(dir)
-	require.NoError(t, retire(dir, left))
-	require.NoError(t, users.Close())
-	current, err := join(dir)
-	require.NoError(t, err)
-	defer current.Close()
-
-	sweep(t.Context(), base, dir)
-	require.NoDirExists(t, left)
-	i, err := load(dir)
-	require.NoError(t, err)
-	require.Nil(t, i)
+		i, err := pgserver.Load(c.dir)
+		return err == nil && i != nil && i.Ending || !pgserver.IsAt(users, filepath.Join(c.dir, pgserver.UsersLock))
+	}, cleanupTimeout, time.Millisecond)
+	require.NoError(t, pgserver.Flock(users, syscall.LOCK_SH))
+	require.False(t, pgserver.IsAt(users, filepath.Join(c.dir, pgserver.UsersLock)), "a share of a server that is being ended")
 }
 
 func TestProcessesShareAServerUntilTheLastOneIsGone(t *testing.T) {
@@ -156,13 +139,12 @@ func TestProcessesShareAServerUntilTheLastOneIsGone(t *testing.T) {
 	first := startChild(t, "shared", temp)
 	second := startChild(t, "shared", temp)
 	require.Equal(t, first.url, second.url)
-	i, err := load(first.dir)
-	require.NoError(t, err)
+	i := loaded(t, first.dir)
 
 	first.kill(t)
-	users, err := os.Open(filepath.Join(first.dir, usersLock))
+	users, err := os.Open(filepath.Join(first.dir, pgserver.UsersLock))
 	require.NoError(t, err)
-	require.True(t, isBusy(devdb.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB)), "the second one still holds its share")
+	require.True(t, pgserver.IsBusy(pgserver.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB)), "the second one still holds its share")
 	require.NoError(t, users.Close())
 	require.True(t, i.answers(t.Context()))
 
@@ -171,56 +153,10 @@ func TestProcessesShareAServerUntilTheLastOneIsGone(t *testing.T) {
 	requireGone(t, i)
 }
 
-func TestSweepRemovesOnlyWhatNobodyUses(t *testing.T) {
-	t.Parallel()
-	base := t.TempDir()
-	used, err := join(filepath.Join(base, "used"))
-	require.NoError(t, err)
-	defer used.Close()
-	dead, err := join(filepath.Join(base, "dead"))
-	require.NoError(t, err)
-	require.NoError(t, dead.Close())
-	kept, err := join(filepath.Join(base, "kept"))
-	require.NoError(t, err)
-	require.NoError(t, kept.Close())
-	require.NoError(t, os.Mkdir(filepath.Join(base, "young"), 0o755))
-	stray := filepath.Join(base, "stray")
-	require.NoError(t, os.Mkdir(stray, 0o755))
-	long := time.Now().Add(-2 * strayAge)
-	require.NoError(t, os.Chtimes(stray, long, long))
-
-	sweep(t.Context(), base, filepath.Join(base, "kept"))
-
-	entries, err := os.ReadDir(base)
-	require.NoError(t, err)
-	var names []string
-	for _, entry := range entries {
-		names = append(names, entry.Name())
-	}
-	require.Equal(t, []string{"kept", "used", "young"}, names)
-}
-
-func TestReapLeavesADirectoryThatIsSomebodyElsesByNow(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "server")
-	old, err := join(dir)
-	require.NoError(t, err)
-	defer old.Close()
-	require.NoError(t, os.RemoveAll(dir))
-	current, err := join(dir)
-	require.NoError(t, err)
-	defer current.Close()
-
-	require.NoError(t, reap(t.Context(), old, dir))
-	require.True(t, devdb.IsAt(current, filepath.Join(dir, usersLock)))
-	require.NoError(t, reap(t.Context(), current, dir))
-	require.NoDirExists(t, dir)
-}
-
 // firstServer starts a server with a database by which it is known again. What runs in its directory ends with the test.
 func firstServer(t *testing.T) (dir string, i *instance) {
 	t.Helper()
-	dir = filepath.Join(baseDir(), uniqueName("own"))
+	dir = filepath.Join(baseDir(), pgserver.Unique("own_"))
 	users, i, err := obtain(t.Context(), dir, 0, start)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = users.Close() }) // Its reaper ends it then.
@@ -234,7 +170,7 @@ func TestNobodyJoinsAServerWhoseReaperGaveUp(t *testing.T) {
 	dir, i := firstServer(t)
 
 	i.Ending = true
-	require.NoError(t, i.save())
+	require.NoError(t, i.Save())
 	i, err := findOrStart(t.Context(), dir, 0, start)
 	require.NoError(t, err)
 	require.NoError(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "another server")
@@ -256,7 +192,7 @@ func TestJoinersWaitForAServerThatIsBusy(t *testing.T) {
 	there, err := netip.ParseAddrPort(busy.Addr().String())
 	require.NoError(t, err)
 	i.Port = int(there.Port())
-	require.NoError(t, i.save())
+	require.NoError(t, i.Save())
 	i, err = findOrStart(t.Context(), dir, 0, start)
 	require.NoError(t, err)
 	require.Equal(t, int(there.Port()), i.Port)
@@ -282,48 +218,4 @@ func deafAtFirst(listener net.Listener, port, n int) {
 		go func() { _, _ = io.Copy(server, conn); _ = server.Close() }()
 		go func() { _, _ = io.Copy(conn, server); _ = conn.Close() }()
 	}
-}
-
-func TestReaperThatGivesUpLeavesAMark(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "server")
-	users, err := join(dir)
-	require.NoError(t, err)
-	defer users.Close()
-	i := &instance{Dir: dir, Container: newContainer("none")}
-	require.NoError(t, i.save())
-
-	ended, end := context.WithCancel(t.Context())
-	end()
-	require.ErrorIs(t, reap(ended, users, dir), context.Canceled)
-	i, err = load(dir)
-	require.NoError(t, err)
-	require.True(t, i.Ending)
-}
-
-// A server's directory vanishes at once: whoever joined it while it was being emptied would lose what it makes there.
-func TestNobodyJoinsADirectoryThatIsBeingRemoved(t *testing.T) {
-	t.Parallel()
-	base := t.TempDir()
-	dir := filepath.Join(base, "server")
-	old, err := join(dir)
-	require.NoError(t, err)
-	data := filepath.Join(dir, "data")
-	require.NoError(t, os.Mkdir(data, 0o755))
-	for i := range 5_000 {
-		require.NoError(t, os.WriteFile(filepath.Join(data, strconv.Itoa(i)), nil, 0o600))
-	}
-	gone := make(chan error)
-	go func() { gone <- errors.Join(reap(t.Context(), old, dir), old.Close()) }()
-
-	require.Eventually(t, func() bool { return !devdb.IsAt(old, filepath.Join(dir, usersLock)) }, reapTimeout, time.Microsecond)
-	current, err := join(dir)
-	require.NoError(t, err)
-	defer current.Close()
-	require.NoDirExists(t, data)
-	require.NoError(t, <-gone)
-	require.True(t, devdb.IsAt(current, filepath.Join(dir, usersLock)))
-	entries, err := os.ReadDir(base)
-	require.NoError(t, err)
-	require.Len(t, entries, 1, "of the old directory nothing is left")
 }

@@ -13,7 +13,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pgreconciler/reconciler/internal/devdb"
+	"github.com/pgreconciler/reconciler/internal/pgserver"
+)
+
+const (
+	// busyTimeout is for how long a server that others use may be too busy to answer.
+	busyTimeout = 2 * time.Minute
+	pingPeriod  = 50 * time.Millisecond
+
+	// The lock files of a server's directory, besides pgserver.UsersLock.
+	startLock  = "start.lock"  // exclusive while a process looks for the server and starts it
+	reaperLock = "reaper.lock" // exclusive for as long as the directory has a reaper
 )
 
 // sharedServer is a server that all test processes of this user share, as far as this process has joined it.
@@ -40,7 +50,7 @@ func (s *sharedServer) join(t testing.TB) *instance {
 	defer s.mu.Unlock()
 	if !s.asked {
 		s.asked = true
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), busyTimeout+startTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), busyTimeout+pgserver.StartTimeout)
 		defer cancel()
 		s.users, s.instance, s.err = obtain(ctx, sharedDir(s.name), lingerShared, start)
 		if s.err == nil {
@@ -72,10 +82,7 @@ func leave() {
 
 // obtain joins dir and returns the running server in it, which outlives its last user by linger.
 func obtain(ctx context.Context, dir string, linger time.Duration, start starter) (*os.File, *instance, error) {
-	if err := devdb.MakeBase(baseDir()); err != nil {
-		return nil, nil, err
-	}
-	users, err := join(dir)
+	users, err := pgserver.Join(dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("share the test server: %w", err)
 	}
@@ -88,7 +95,7 @@ func obtain(ctx context.Context, dir string, linger time.Duration, start starter
 
 // findOrStart is called with a share of dir, so nobody reaps it meanwhile.
 func findOrStart(ctx context.Context, dir string, linger time.Duration, start starter) (_ *instance, err error) {
-	starting, err := openLock(dir, startLock, syscall.LOCK_EX)
+	starting, err := pgserver.OpenLock(dir, startLock, syscall.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
@@ -96,25 +103,27 @@ func findOrStart(ctx context.Context, dir string, linger time.Duration, start st
 	if err := ensureReaper(dir, linger); err != nil {
 		return nil, err
 	}
-	i, err := load(dir)
+	server, err := pgserver.Load(dir)
 	if err != nil {
 		return nil, err
 	}
-	if i != nil && !i.Ending {
-		err := i.answersWithin(ctx, busyTimeout)
+	if i := (&instance{Server: server}); server != nil && !server.Ending {
+		waiting, cancel := context.WithTimeout(ctx, busyTimeout)
+		defer cancel()
+		err := i.awaitReady(waiting)
 		if err == nil {
 			return i, nil
 		}
-		if i.engine().alive(ctx) == nil { // other processes use it
+		if i.Engine().Alive(ctx) == nil { // other processes use it
 			return nil, fmt.Errorf("the test server in %s has not answered for %v; stop it if nothing uses it: %w", i.Dir, busyTimeout, err)
 		}
 	}
-	if i != nil { // Crashed, or its process was killed while it started, or a reaper gave up.
-		if err := i.clear(ctx); err != nil {
+	if server != nil { // Crashed, or its process was killed while it started, or a reaper gave up.
+		if err := server.Clear(ctx); err != nil {
 			return nil, err
 		}
 	}
-	sweep(ctx, baseDir(), dir)
+	pgserver.Sweep(ctx, baseDir(), dir)
 	return start(ctx, dir)
 }
 
@@ -123,22 +132,11 @@ type starter func(ctx context.Context, dir string) (*instance, error)
 
 // start starts a server by whatever means this machine has.
 func start(ctx context.Context, dir string) (*instance, error) {
-	source, err := choose(ctx)
+	source, err := chosen()
 	if err != nil {
 		return nil, err
 	}
 	return source.start(ctx, dir)
-}
-
-// clear ends a server and removes its data, but not its directory.
-func (i *instance) clear(ctx context.Context) error {
-	if err := i.engine().destroy(ctx); err != nil {
-		return fmt.Errorf("end the test server in %s: %w", i.Dir, err)
-	}
-	if err := os.RemoveAll(filepath.Join(i.Dir, "data")); err != nil {
-		return err
-	}
-	return os.Remove(filepath.Join(i.Dir, stateFile))
 }
 
 // baseDir has the data of all servers of this user: in memory where there is room, for servers make and remove files by the

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
 // walRoom keeps what a standby has yet to fetch while it is stopped or detached.
@@ -30,12 +32,12 @@ const walRoom = "1GB"
 //	primary.Start(t)                   // the old primary comes back and takes writes, on its old timeline
 func (c *Cluster) Standby(t testing.TB) *Cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), startTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), pgserver.StartTimeout)
 	defer cancel()
 	if err := c.admitStandbys(ctx); err != nil {
 		t.Fatalf("let a standby stream: %v", err)
 	}
-	dir := filepath.Join(baseDir(), uniqueName("standby"))
+	dir := filepath.Join(baseDir(), pgserver.Unique("standby_"))
 	users, i, err := obtain(ctx, dir, 0, c.instance.follow)
 	if err != nil {
 		t.Fatalf("start a standby: %v", err)
@@ -69,7 +71,7 @@ func (c *Cluster) Detach(t testing.TB) {
 // Promote makes a standby a primary, on a timeline of its own, and returns when it takes writes.
 func (c *Cluster) Promote(t testing.TB) {
 	t.Helper()
-	c.exec(t, fmt.Sprintf("SELECT pg_promote(true, %d)", int(startTimeout/time.Second)))
+	c.exec(t, fmt.Sprintf("SELECT pg_promote(true, %d)", int(pgserver.StartTimeout/time.Second)))
 	c.await(t, "SELECT NOT pg_is_in_recovery()")
 }
 
@@ -108,7 +110,7 @@ func URLs(database string, servers ...*Cluster) string {
 // exec runs statements as superuser.
 func (c *Cluster) exec(t testing.TB, statements ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), pgserver.StartTimeout)
 	defer cancel()
 	if err := c.instance.admin(ctx, "postgres", statements...); err != nil {
 		t.Fatalf("%v\n%s", err, c.instance.log(t))
@@ -128,7 +130,7 @@ func (*Cluster) ask(t testing.TB, of *Cluster, query string) (value string) {
 // await returns when a query says true.
 func (c *Cluster) await(t testing.TB, query string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), pgserver.StartTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, c.URL("postgres"))
 	if err != nil {
