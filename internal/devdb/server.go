@@ -61,7 +61,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	pgserver.Sweep(ctx, base, dir)
 	s := &Server{Dir: dir, password: rand.Text(), users: users, server: &pgserver.Server{Dir: dir}}
 	if err := s.start(ctx, opts); err != nil {
-		return nil, errors.Join(err, s.Stop(ctx))
+		return nil, errors.Join(err, ctx.Err(), s.Stop(ctx)) // A program that was interrupted has an error of its own.
 	}
 	return s, nil
 }

@@ -99,7 +99,7 @@ func Docker(ctx context.Context, args ...string) (string, error) { return docker
 // docker is Docker with another variable of the environment.
 func docker(ctx context.Context, variable string, args ...string) (string, error) {
 	if err := ctx.Err(); err != nil {
-		return "", &dockerError{args[0], "", context.Cause(ctx)}
+		return "", err
 	}
 	cmd := exec.CommandContext(ctx, "docker", args...)
 	cmd.Env = append(cmd.Environ(), variable)

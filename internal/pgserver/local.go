@@ -52,7 +52,11 @@ func (l *Local) Initdb(ctx context.Context, password string, args ...string) err
 	}
 	file := l.Data + ".password" // Every user can read arguments.
 	defer os.Remove(file)        //nolint:errcheck // it is removed with the directory
-	if err := errors.Join(os.WriteFile(file, []byte(password+"\n"), 0o600), give(file)); err != nil {
+	err := os.WriteFile(file, []byte(password+"\n"), 0o600)
+	if err == nil {
+		err = give(file)
+	}
+	if err != nil {
 		return err
 	}
 	return l.Run(ctx, "initdb", append(args, "--auth=scram-sha-256", "--pwfile="+file)...)
@@ -77,11 +81,8 @@ func (l *Local) Configure(port int, settings ...string) error {
 // Start starts the server with pg_ctl. It outlives this process.
 func (l *Local) Start(ctx context.Context) error {
 	cmd, err := Command(ctx, "/", l.Bin+"/pg_ctl", "start", "--silent", "--wait", "--timeout="+seconds(StartTimeout), "-D", l.Data, "-l", l.LogFile())
-	if err != nil {
-		return err
-	}
 	cmd.Env = append(cmd.Env, l.Environment...)
-	if err := run(cmd); err != nil {
+	if err := run(cmd, err); err != nil {
 		text, _ := l.Log(ctx) // pg_ctl names it when it is missing
 		return fmt.Errorf("%w\n%s", err, text)
 	}
@@ -151,21 +152,13 @@ func (l *Local) Log(context.Context) (string, error) {
 
 // Script runs a shell script in the data directory.
 func (l *Local) Script(ctx context.Context, text string) error {
-	cmd, err := Command(ctx, l.Data, "/bin/sh", "-c", text)
-	if err != nil {
-		return err
-	}
-	return run(cmd)
+	return run(Command(ctx, l.Data, "/bin/sh", "-c", text))
 }
 
 // Run runs one of PostgreSQL's programs.
 func (l *Local) Run(ctx context.Context, program string, args ...string) error {
 	// The user postgres may not be allowed into the current directory.
-	cmd, err := Command(ctx, "/", filepath.Join(l.Bin, program), args...)
-	if err != nil {
-		return err
-	}
-	return run(cmd)
+	return run(Command(ctx, "/", filepath.Join(l.Bin, program), args...))
 }
 
 // Command returns a command that runs as the server's user, out of reach of the terminal's Ctrl-C.
@@ -182,8 +175,11 @@ func Command(ctx context.Context, dir, program string, args ...string) (*exec.Cm
 	return cmd, err
 }
 
-// run returns what a program printed as the error.
-func run(cmd *exec.Cmd) error {
+// run runs what Command returned. The error has what the program printed.
+func run(cmd *exec.Cmd, err error) error {
+	if err != nil {
+		return err
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w\n%s", filepath.Base(cmd.Path), err, out)
 	}

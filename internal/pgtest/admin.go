@@ -3,7 +3,6 @@ package pgtest
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,11 +14,6 @@ func (i *instance) admin(ctx context.Context, database string, statements ...str
 	return pgserver.Exec(ctx, i.url(superuser, database), statements...)
 }
 
-// answers reports whether the server takes connections right now.
-func (i *instance) answers(ctx context.Context) bool {
-	return pgserver.Answers(ctx, i.url(superuser, "postgres"))
-}
-
 // awaitReady waits until the server takes connections, has ended, or ctx ends.
 func (i *instance) awaitReady(ctx context.Context) error {
 	return i.AwaitReady(ctx, i.url(superuser, "postgres"))
@@ -27,14 +21,15 @@ func (i *instance) awaitReady(ctx context.Context) error {
 
 // dropDatabase drops a database with everything in it that DROP DATABASE ... (FORCE) balks at.
 func (i *instance) dropDatabase(ctx context.Context, name string) error {
-	err := i.admin(ctx, "postgres", fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", name))
+	drop := "DROP DATABASE IF EXISTS " + name + " WITH (FORCE)"
+	err := i.admin(ctx, "postgres", drop)
 	if err == nil {
 		return nil
 	}
 	if err := i.release(ctx, name); err != nil {
 		return err
 	}
-	return i.admin(ctx, "postgres", fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", name))
+	return i.admin(ctx, "postgres", drop)
 }
 
 // release rolls back the prepared transactions of a database and drops its replication slots and subscriptions.
@@ -61,10 +56,5 @@ func (i *instance) release(ctx context.Context, name string) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, statement := range statements {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
-	}
-	return nil
+	return i.admin(ctx, name, statements...)
 }

@@ -105,14 +105,14 @@ func requireGone(t *testing.T, i *instance) {
 		_, err := os.Stat(i.Dir)
 		return os.IsNotExist(err)
 	}, cleanupTimeout, 50*time.Millisecond, "directory of the server")
-	require.False(t, i.answers(t.Context()))
+	require.False(t, pgserver.Answers(t.Context(), i.url(superuser, "postgres")))
 }
 
 func TestServerEndsWithAKilledProcess(t *testing.T) {
 	t.Parallel()
 	c := startChild(t, "own", tempFor(t))
 	i := loaded(t, c.dir)
-	require.True(t, i.answers(t.Context()))
+	require.True(t, pgserver.Answers(t.Context(), i.url(superuser, "postgres")))
 	c.kill(t)
 	requireGone(t, i)
 }
@@ -146,7 +146,7 @@ func TestProcessesShareAServerUntilTheLastOneIsGone(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, pgserver.IsBusy(pgserver.Flock(users, syscall.LOCK_EX|syscall.LOCK_NB)), "the second one still holds its share")
 	require.NoError(t, users.Close())
-	require.True(t, i.answers(t.Context()))
+	require.True(t, pgserver.Answers(t.Context(), i.url(superuser, "postgres")))
 
 	require.NoError(t, second.stdin.Close())
 	require.NoError(t, second.cmd.Wait())

@@ -2,6 +2,7 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -9,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
@@ -57,28 +56,28 @@ func (c *Cluster) admitStandbys(ctx context.Context) error {
 // AwaitReplay returns when a standby shows everything that was committed on its primary until now.
 func (c *Cluster) AwaitReplay(t testing.TB, primary *Cluster) {
 	t.Helper()
-	there := c.ask(t, primary, "SELECT pg_current_wal_lsn()::text")
-	c.await(t, fmt.Sprintf("SELECT pg_last_wal_replay_lsn() >= '%s'::pg_lsn", there))
+	there := primary.ask(t, "SELECT pg_current_wal_lsn()::text")
+	c.await(t, fmt.Sprintf("pg_last_wal_replay_lsn() >= '%s'::pg_lsn", there))
 }
 
 // Detach has a standby receive nothing any more: its promotion loses what is committed on the primary from now on.
 func (c *Cluster) Detach(t testing.TB) {
 	t.Helper()
 	c.exec(t, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
-	c.await(t, "SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
+	c.await(t, "NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
 }
 
 // Promote makes a standby a primary, on a timeline of its own, and returns when it takes writes.
 func (c *Cluster) Promote(t testing.TB) {
 	t.Helper()
 	c.exec(t, fmt.Sprintf("SELECT pg_promote(true, %d)", int(pgserver.StartTimeout/time.Second)))
-	c.await(t, "SELECT NOT pg_is_in_recovery()")
+	c.await(t, "NOT pg_is_in_recovery()")
 }
 
 // Timeline returns the number of the timeline that a primary writes.
 func (c *Cluster) Timeline(t testing.TB) int {
 	t.Helper()
-	text := c.ask(t, c, "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)")
+	text := c.ask(t, "SELECT substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)")
 	line, err := strconv.ParseInt(text, 16, 64)
 	if err != nil {
 		t.Fatalf("timeline %q: %v", text, err)
@@ -117,34 +116,27 @@ func (c *Cluster) exec(t testing.TB, statements ...string) {
 	}
 }
 
-// ask returns the one value of a query on a server.
-func (*Cluster) ask(t testing.TB, of *Cluster, query string) (value string) {
+// ask returns the one value of a query.
+func (c *Cluster) ask(t testing.TB, query string) (value string) {
 	t.Helper()
-	conn := connect(t, of.URL("postgres"))
-	if err := conn.QueryRow(t.Context(), query).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", query, err)
+	if err := connect(t, c.URL("postgres")).QueryRow(t.Context(), query).Scan(&value); err != nil {
+		t.Fatalf("%s: %v\n%s", query, err, c.instance.log(t))
 	}
 	return value
 }
 
-// await returns when a query says true.
-func (c *Cluster) await(t testing.TB, query string) {
+// await returns when a condition is true.
+func (c *Cluster) await(t testing.TB, condition string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), pgserver.StartTimeout)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, c.URL("postgres"))
-	if err != nil {
-		t.Fatalf("connect: %v", err)
-	}
-	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	for {
+	conn := connect(t, c.URL("postgres"))
+	err := Poll(t.Context(), pgserver.StartTimeout, func() (err error) {
 		var is bool
-		if err := conn.QueryRow(ctx, query).Scan(&is); err != nil {
-			t.Fatalf("%s: %v\n%s", query, err, c.instance.log(t))
+		if err = conn.QueryRow(t.Context(), "SELECT "+condition).Scan(&is); err == nil && !is {
+			err = errors.New("it is false")
 		}
-		if is {
-			return
-		}
-		pause(ctx, pingPeriod)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("wait until %s: %v\n%s", condition, err, c.instance.log(t))
 	}
 }

@@ -61,7 +61,7 @@ func (i *instance) template(ctx context.Context, files fs.FS, setup []string) (_
 			_, err := migrate.New(files).Up(ctx, i.url(superuser, database))
 			return err //nolint:wrapcheck // it names the migration
 		}
-		if err := i.makeTemplate(ctx, conn, name, from, fill); err != nil {
+		if err := i.makeTemplate(ctx, name, from, fill); err != nil {
 			return "", err
 		}
 	}
@@ -70,30 +70,20 @@ func (i *instance) template(ctx context.Context, files fs.FS, setup []string) (_
 }
 
 // makeTemplate fills a database of another name and renames it at the end: a database of the final name is complete.
-func (i *instance) makeTemplate(ctx context.Context, conn *pgx.Conn, name, from string, fill func(database string) error) error {
+func (i *instance) makeTemplate(ctx context.Context, name, from string, fill func(database string) error) error {
 	draft := name + "_draft"
-	for _, statement := range []string{
-		fmt.Sprintf("DROP DATABASE IF EXISTS %s WITH (FORCE)", draft),
-		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", draft, from),
-	} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
+	err := i.admin(ctx, "postgres", "DROP DATABASE IF EXISTS "+draft+" WITH (FORCE)", "CREATE DATABASE "+draft+" TEMPLATE "+from)
+	if err == nil {
+		err = fill(draft)
 	}
-	if err := fill(draft); err != nil {
+	if err != nil {
 		return err
 	}
-	for _, statement := range []string{
-		// CREATE DATABASE refuses a template that somebody is connected to, so nobody may be.
+	return i.admin(ctx, "postgres",
+		// CREATE DATABASE refuses a template that has connections.
 		fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS false", draft),
 		fmt.Sprintf("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = '%s'", draft),
-		fmt.Sprintf("ALTER DATABASE %s RENAME TO %s", draft, name),
-	} {
-		if _, err := conn.Exec(ctx, statement); err != nil {
-			return fmt.Errorf("%s: %w", statement, err)
-		}
-	}
-	return nil
+		fmt.Sprintf("ALTER DATABASE %s RENAME TO %s", draft, name))
 }
 
 // templateName changes with every byte of the migrations and of setup.
