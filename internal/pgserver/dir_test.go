@@ -124,47 +124,45 @@ func TestNoProcessJoinsADirectoryThatIsBeingRemoved(t *testing.T) {
 	require.Equal(t, []string{"server"}, names(t, base), "nothing is left of the old directory")
 }
 
+// atOnce calls start for many directories in base at the same time.
+func atOnce(t *testing.T, base string, start func(dir string) error) (count int) {
+	t.Helper()
+	const servers = 40
+	started := make(chan error, servers)
+	for n := range servers {
+		go func() { started <- start(filepath.Join(base, strconv.Itoa(n))) }()
+	}
+	for range servers {
+		require.NoError(t, <-started)
+	}
+	return servers
+}
+
 func TestProcessesThatStartAtOnceDoNotSweepEachOther(t *testing.T) {
 	t.Parallel()
 	base := filepath.Join(t.TempDir(), "base")
-	const servers = 40
-	made := make(chan error, servers)
-	for n := range servers {
-		go func() {
-			dir := filepath.Join(base, strconv.Itoa(n))
-			users, err := Join(dir)
-			if err == nil {
-				t.Cleanup(func() { _ = users.Close() })
-				Sweep(t.Context(), base, dir)
-			}
-			made <- err
-		}()
-	}
-	for range servers {
-		require.NoError(t, <-made)
-	}
-	require.Len(t, names(t, base), servers)
+	count := atOnce(t, base, func(dir string) error {
+		users, err := Join(dir)
+		if err == nil {
+			t.Cleanup(func() { _ = users.Close() })
+			Sweep(t.Context(), base, dir)
+		}
+		return err
+	})
+	require.Len(t, names(t, base), count)
 }
 
 func TestLastServerRemovesTheBaseWhileOthersCome(t *testing.T) {
 	t.Parallel()
 	base := filepath.Join(t.TempDir(), "base")
-	const servers = 40
-	made := make(chan error, servers)
-	for n := range servers {
-		go func() {
-			dir := filepath.Join(base, strconv.Itoa(n))
-			users, err := Join(dir)
-			if err == nil {
-				_, err = os.Stat(filepath.Join(dir, UsersLock))
-				err = errors.Join(err, Remove(t.Context(), users, dir), users.Close())
-			}
-			made <- err
-		}()
-	}
-	for range servers {
-		require.NoError(t, <-made)
-	}
+	atOnce(t, base, func(dir string) error {
+		users, err := Join(dir)
+		if err == nil {
+			_, err = os.Stat(filepath.Join(dir, UsersLock))
+			err = errors.Join(err, Remove(t.Context(), users, dir), users.Close())
+		}
+		return err
+	})
 	require.NoDirExists(t, base)
 }
 

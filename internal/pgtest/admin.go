@@ -14,6 +14,14 @@ func (i *instance) admin(ctx context.Context, database string, statements ...str
 	return pgserver.Exec(ctx, i.url(superuser, database), statements...)
 }
 
+// start starts a server that has been made, and waits until it takes connections.
+func (i *instance) start(ctx context.Context) error {
+	if err := i.Engine().Start(ctx); err != nil {
+		return err
+	}
+	return i.awaitReady(ctx)
+}
+
 // awaitReady waits until the server takes connections, has ended, or ctx ends.
 func (i *instance) awaitReady(ctx context.Context) error {
 	return i.AwaitReady(ctx, i.url(superuser, "postgres"))

@@ -154,7 +154,9 @@ func (s source) start(ctx context.Context, dir string) (*instance, error) {
 		if err := i.Save(); err != nil {
 			return nil, err
 		}
-		err = s.run(ctx, i)
+		if err = s.create(ctx, i); err == nil {
+			err = i.start(ctx)
+		}
 		if err == nil {
 			return i, nil
 		}
@@ -166,17 +168,6 @@ func (s source) start(ctx context.Context, dir string) (*instance, error) {
 			return nil, err
 		}
 	}
-}
-
-// run makes a server, starts it and waits until it takes connections.
-func (s source) run(ctx context.Context, i *instance) error {
-	if err := s.create(ctx, i); err != nil {
-		return err
-	}
-	if err := i.Engine().Start(ctx); err != nil {
-		return err
-	}
-	return i.awaitReady(ctx)
 }
 
 func (s source) create(ctx context.Context, i *instance) error {

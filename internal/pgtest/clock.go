@@ -58,7 +58,7 @@ func (c *Cluster) FakeClock(t testing.TB) *Clock {
 		if local.Alive(ctx) != nil {
 			return
 		}
-		if err := errors.Join(local.Stop(ctx, pgserver.Fast), local.Start(ctx), c.instance.awaitReady(ctx)); err != nil {
+		if err := errors.Join(local.Stop(ctx, pgserver.Fast), c.instance.start(ctx)); err != nil {
 			t.Errorf("give the server its clock back: %v", err)
 		}
 	})

@@ -3,16 +3,12 @@ package pgtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
-	"strconv"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,11 +25,9 @@ type Pooler struct {
 	URL string // through it
 
 	program, config string
-	identity        *syscall.SysProcAttr
 
-	mu      sync.Mutex // guards what follows
-	process *os.Process
-	away    chan struct{} // closed when it may start again; nil: it need not wait
+	restart chan time.Duration // for how long to stay away
+	gone    chan struct{}      // receives when a restart has ended the program
 }
 
 // Pooler starts a PgBouncer, which runs until the end of the test, with more lines for its section of settings. It is
@@ -41,7 +35,7 @@ type Pooler struct {
 // wrong moment (https://github.com/pgbouncer/pgbouncer/pull/846 and 928).
 func (db *DB) Pooler(t testing.TB, settings string) *Pooler {
 	t.Helper()
-	p, err := db.newPooler(t.Context(), t.TempDir(), settings)
+	p, err := db.newPooler(t, settings)
 	if err != nil {
 		t.Fatalf("put a pooler in front of %s: %v", db.Name, err)
 	}
@@ -59,26 +53,25 @@ func (db *DB) Pooler(t testing.TB, settings string) *Pooler {
 	return p
 }
 
-func (db *DB) newPooler(ctx context.Context, dir, settings string) (*Pooler, error) {
+// newPooler writes the files of a pooler to the server's directory, which the server's user gets through to.
+func (db *DB) newPooler(t testing.TB, settings string) (*Pooler, error) {
+	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		program, err = exec.LookPath("/usr/sbin/pgbouncer") // not in everybody's path
+		program, err = exec.LookPath("/usr/sbin/pgbouncer") // not in every user's path
 	}
 	if err != nil {
 		return nil, fmt.Errorf("pgbouncer is missing: apt-get install pgbouncer: %w", err)
 	}
-	server, err := url.Parse(db.URL)
+	port, err := pgserver.FreePort(t.Context())
 	if err != nil {
 		return nil, err
 	}
-	port, err := pgserver.FreePort(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := &Pooler{program: program, config: filepath.Join(dir, "pgbouncer.ini")}
-	users := filepath.Join(dir, "users")
-	text := fmt.Appendf(nil, `[databases]
-%s = host=%s port=%s
+	config := filepath.Join(db.server.Dir, pgserver.Unique("pooler-"))
+	users := config + ".users"
+	t.Cleanup(func() { _ = errors.Join(os.Remove(config), os.Remove(users)) }) // otherwise they go with the server
+	text := fmt.Sprintf(`[databases]
+%s = host=127.0.0.1 port=%d
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = %d
@@ -88,83 +81,47 @@ auth_file = %s
 pool_mode = transaction
 default_pool_size = 8
 %s
-`, db.Name, server.Hostname(), server.Port(), port, users, settings)
-	server.Host = net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-	p.URL = server.String()
-	for path, content := range map[string][]byte{users: []byte(`"` + superuser + `" ""`), p.config: text} {
-		if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // no secret, and another user reads it
+`, db.Name, db.server.Port, port, users, settings)
+	for path, content := range map[string]string{users: `"` + superuser + `" ""`, config: text} {
+		if err := os.WriteFile(path, []byte(content), 0o644); err != nil { //nolint:gosec // no secret, and another user reads it
 			return nil, err
 		}
 	}
-	return p, p.asNobody(dir)
-}
-
-// asNobody lets the program run as a user without rights, and get to its files: as root it refuses to run.
-func (p *Pooler) asNobody(dir string) error {
-	if os.Geteuid() != 0 {
-		return nil
-	}
-	nobody, err := user.Lookup("nobody")
-	if err != nil {
-		return err
-	}
-	uid, err := strconv.ParseUint(nobody.Uid, 10, 32)
-	if err != nil {
-		return err
-	}
-	p.identity = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
-	for ; dir != "/"; dir = filepath.Dir(dir) {
-		info, err := os.Stat(dir)
-		if err == nil && info.Mode().Perm()&0o005 != 0o005 {
-			err = os.Chmod(dir, 0o755) //nolint:gosec // see above
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	through := pgserver.Server{Port: port}
+	return &Pooler{
+		URL: through.URL(url.User(superuser), db.Name), program: program, config: config,
+		restart: make(chan time.Duration), gone: make(chan struct{}),
+	}, nil
 }
 
 // run keeps the program running until ctx ends.
 func (p *Pooler) run(ctx context.Context, t testing.TB) {
 	for ctx.Err() == nil {
 		var out bytes.Buffer
-		cmd := exec.CommandContext(ctx, p.program, "-q", p.config)
-		cmd.SysProcAttr, cmd.Stdout, cmd.Stderr = p.identity, &out, &out
-		away, err := p.start(cmd)
-		if away != nil {
-			select {
-			case <-away:
-			case <-ctx.Done():
-			}
-			continue
-		}
+		cmd, err := pgserver.Command(ctx, "/", p.program, "-q", p.config) // it refuses to run as root
+		cmd.Stdout, cmd.Stderr = &out, &out
 		if err == nil {
-			err = cmd.Wait()
+			err = cmd.Start()
 		}
-		if !p.isAway() && ctx.Err() == nil {
-			t.Logf("pgbouncer ended: %v\n%s", err, out.String())
-			pause(ctx, poolerPause)
+		ended := make(chan error, 1)
+		if err != nil {
+			ended <- err
+		} else {
+			go func() { ended <- cmd.Wait() }()
+		}
+		select {
+		case err := <-ended:
+			if ctx.Err() == nil {
+				t.Logf("pgbouncer ended: %v\n%s", err, out.String())
+				pause(ctx, poolerPause)
+			}
+		case away := <-p.restart:
+			_ = cmd.Process.Kill() // it may have ended by itself
+			<-ended
+			p.gone <- struct{}{}
+			pause(ctx, away)
 		}
 	}
-}
-
-// start starts the program, unless it is to stay away: then it returns what is closed in the end.
-func (p *Pooler) start(cmd *exec.Cmd) (away <-chan struct{}, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.away != nil {
-		return p.away, nil
-	}
-	err = cmd.Start()
-	p.process = cmd.Process
-	return nil, err
-}
-
-func (p *Pooler) isAway() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.away != nil
 }
 
 // PoolerAdmin is the setting with which Pause and Resume work.
@@ -200,38 +157,22 @@ func (p *Pooler) console(t testing.TB) *pgx.Conn {
 // Restart has the pooler away for a while: every connection through it is cut.
 func (p *Pooler) Restart(t testing.TB, away time.Duration) {
 	t.Helper()
-	back := make(chan struct{})
-	p.mu.Lock()
-	p.away = back
-	if p.process != nil {
-		_ = p.process.Kill() // it may have ended by itself
+	select {
+	case p.restart <- away:
+		<-p.gone
+	case <-t.Context().Done():
 	}
-	p.mu.Unlock()
-	pause(t.Context(), away)
-	p.mu.Lock()
-	p.away = nil
-	p.mu.Unlock()
-	close(back)
 	p.awaitReady(t)
 }
 
 // awaitReady returns when the pooler leads to the database.
 func (p *Pooler) awaitReady(t testing.TB) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), pgserver.StartTimeout)
-	defer cancel()
-	for {
-		conn, err := pgx.Connect(ctx, p.URL+"&default_query_exec_mode=exec")
-		if err == nil {
-			err = conn.Close(ctx)
-		}
-		if err == nil {
-			return
-		}
-		if ctx.Err() != nil {
-			t.Fatalf("pgbouncer does not answer: %v", err)
-		}
-		pause(ctx, pingPeriod)
+	err := Poll(t.Context(), pgserver.StartTimeout, func() error {
+		return pgserver.Exec(t.Context(), p.URL+"&default_query_exec_mode=exec", "SELECT 1")
+	})
+	if err != nil {
+		t.Fatalf("pgbouncer does not answer: %v", err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -102,8 +101,7 @@ func URLs(database string, servers ...*Cluster) string {
 	for n, server := range servers {
 		hosts[n] = server.Addr()
 	}
-	u := url.URL{Scheme: "postgres", User: url.User(superuser), Host: strings.Join(hosts, ","), Path: "/" + database, RawQuery: "sslmode=disable"}
-	return u.String()
+	return strings.Replace(servers[0].URL(database), hosts[0], strings.Join(hosts, ","), 1)
 }
 
 // exec runs statements as superuser.
