@@ -33,7 +33,7 @@ type Options struct {
 	Durable bool
 }
 
-// Server is a running PostgreSQL of its own. Its directory is free for the caller's files.
+// Server is a running PostgreSQL. Its directory is free for the caller's files.
 type Server struct {
 	Dir     string
 	Port    int
@@ -61,7 +61,7 @@ func Start(ctx context.Context, opts Options) (*Server, error) {
 	pgserver.Sweep(ctx, base, dir)
 	s := &Server{Dir: dir, password: rand.Text(), users: users, server: &pgserver.Server{Dir: dir}}
 	if err := s.start(ctx, opts); err != nil {
-		return nil, errors.Join(err, ctx.Err(), s.Stop(ctx)) // A program that was interrupted has an error of its own.
+		return nil, errors.Join(err, ctx.Err(), s.Stop(ctx)) // The error of a program that was interrupted does not mention it.
 	}
 	return s, nil
 }

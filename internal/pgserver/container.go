@@ -79,7 +79,7 @@ func (c *Container) Log(ctx context.Context) (string, error) {
 	return Docker(ctx, "logs", "--tail", "2000", c.Name)
 }
 
-// Script runs in a container of its own that has the server's volumes.
+// Script runs in another container, which has the server's volumes.
 func (c *Container) Script(ctx context.Context, text string) error {
 	_, err := Docker(ctx, "run", "--rm", "--volumes-from", c.Name, "--entrypoint", "/bin/sh", c.Image, "-c", `cd "$PGDATA" && `+text)
 	return err

@@ -18,18 +18,15 @@ const (
 func FreePort(ctx context.Context) (port int, err error) {
 	for range 20 {
 		port = portMin + rand.IntN(portMax-portMin)
-		if err = probe(ctx, port); err == nil {
+		if err = Probe(ctx, port); err == nil {
 			return port, nil
 		}
 	}
 	return 0, err
 }
 
-// IsFree reports whether a server could listen on a port.
-func IsFree(ctx context.Context, port int) bool { return probe(ctx, port) == nil }
-
-// probe takes a port and gives it back at once.
-func probe(ctx context.Context, port int) error {
+// Probe takes a port and gives it back at once. It returns an error if a server could not listen on it.
+func Probe(ctx context.Context, port int) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp4", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {

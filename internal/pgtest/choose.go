@@ -41,16 +41,16 @@ type wish struct {
 	noLocal  bool
 }
 
-func readWish(getenv func(string) string) (wish, error) {
+func readWish() (wish, error) {
 	w := wish{version: versionDefault}
-	if text := getenv(envVersion); text != "" {
+	if text := os.Getenv(envVersion); text != "" {
 		version, err := strconv.Atoi(text)
 		if err != nil || version < pgserver.VersionMin {
 			return w, fmt.Errorf("%s=%q: want a major version of PostgreSQL from %d on, such as 15", envVersion, text, pgserver.VersionMin)
 		}
 		w.version, w.exact = version, true
 	}
-	switch from := getenv(envFrom); from {
+	switch from := os.Getenv(envFrom); from {
 	case "":
 	case "docker":
 		w.noLocal = true
@@ -67,7 +67,7 @@ var chosen = sync.OnceValues(func() (source, error) { return choose(context.Back
 
 // choose prefers an image that is here to binaries that are here, and those to an image that must be fetched first.
 func choose(ctx context.Context) (source, error) {
-	w, err := readWish(os.Getenv)
+	w, err := readWish()
 	if err != nil {
 		return source{}, err
 	}
@@ -96,11 +96,11 @@ func choose(ctx context.Context) (source, error) {
 		ctx, cancel := context.WithTimeout(ctx, pullTimeout)
 		defer cancel()
 		image := fmt.Sprintf("postgres:%d", w.version)
-		if _, err := pgserver.Docker(ctx, "pull", "--quiet", image); err == nil {
+		_, err := pgserver.Docker(ctx, "pull", "--quiet", image)
+		if err == nil {
 			return source{version: w.version, image: image}, nil
-		} else {
-			reasons = append(reasons, err)
 		}
+		reasons = append(reasons, err)
 	}
 	return source{}, noServer(w.version, reasons)
 }
@@ -146,7 +146,7 @@ func (s source) start(ctx context.Context, dir string) (*instance, error) {
 		}
 		i := &instance{Server: &pgserver.Server{Dir: dir, Port: port, Version: s.version}}
 		if s.image != "" {
-			i.Container = newContainer(s.image)
+			i.Container = &pgserver.Container{Name: pgserver.Unique("reconciler-pgtest-"), Image: s.image}
 		} else {
 			i.Local = pgserver.NewLocal(dir, s.bin)
 		}
@@ -164,7 +164,7 @@ func (s source) start(ctx context.Context, dir string) (*instance, error) {
 		if failed := i.Clear(context.WithoutCancel(ctx)); failed != nil {
 			return nil, errors.Join(err, failed)
 		}
-		if try == portTries || ctx.Err() != nil || pgserver.IsFree(ctx, port) {
+		if try == portTries || ctx.Err() != nil || pgserver.Probe(ctx, port) == nil {
 			return nil, err
 		}
 	}

@@ -42,14 +42,11 @@ func (c *Cluster) FakeClock(t testing.TB) *Clock {
 	clock := &Clock{file: filepath.Join(c.instance.Dir, "clock")}
 	clock.Set(t, 0)
 	own := slices.Clip(c.instance.Local.Environment)
-	restart := func(environment ...string) {
-		c.Stop(t)
-		c.instance.Local.Environment = append(own, environment...)
-		c.Start(t)
-	}
+	c.Stop(t)
 	// Read anew each time, and no memory is shared: a crashed process would leave it locked.
-	restart("LD_PRELOAD="+library, "FAKETIME_TIMESTAMP_FILE="+clock.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1",
-		"DONT_FAKE_MONOTONIC=1", "FAKETIME_DISABLE_SHM=1")
+	c.instance.Local.Environment = append(own, "LD_PRELOAD="+library, "FAKETIME_TIMESTAMP_FILE="+clock.file, "FAKETIME_NO_CACHE=1",
+		"FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1", "FAKETIME_DISABLE_SHM=1")
+	c.Start(t)
 	t.Cleanup(func() {
 		ctx, cancel := cleanupContext(t) // the test's own is over
 		defer cancel()

@@ -3,7 +3,6 @@ package pgtest
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -18,20 +17,18 @@ type Cluster struct {
 // Server starts a server for this test alone; that takes seconds. It is gone after the test.
 func Server(t testing.TB) *Cluster {
 	t.Helper()
+	return own(t, "own_", start)
+}
+
+func own(t testing.TB, prefix string, start starter) *Cluster {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), pgserver.StartTimeout)
 	defer cancel()
-	dir := filepath.Join(baseDir(), pgserver.Unique("own_"))
+	dir := filepath.Join(baseDir(), pgserver.Unique(prefix))
 	users, i, err := obtain(ctx, dir, 0, start)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	removeAfter(t, dir, users, i)
-	return &Cluster{instance: i}
-}
-
-// removeAfter has a server be gone after the test.
-func removeAfter(t testing.TB, dir string, users *os.File, i *instance) {
-	t.Helper()
 	t.Cleanup(func() {
 		// The reaper would do it too, but later.
 		ctx, cancel := cleanupContext(t)
@@ -43,12 +40,13 @@ func removeAfter(t testing.TB, dir string, users *os.File, i *instance) {
 			t.Errorf("remove the test server: %v", err)
 		}
 	})
+	return &Cluster{instance: i}
 }
 
 // New is the function New on this server.
 func (c *Cluster) New(t testing.TB, setup ...string) *DB {
 	t.Helper()
-	return create(t, c.instance, template(t, c.instance, setup))
+	return c.instance.database(t, setup)
 }
 
 // Empty is the function Empty on this server.

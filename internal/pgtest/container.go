@@ -29,10 +29,6 @@ type spec struct {
 	Host              map[string]any // as Docker's API names them
 }
 
-func newContainer(image string) *pgserver.Container {
-	return &pgserver.Container{Name: pgserver.Unique("reconciler-pgtest-"), Image: image}
-}
-
 // createContainer makes the container with a fixed port: Docker would choose another one after each stop.
 func createContainer(ctx context.Context, c *pgserver.Container, version, port int) error {
 	cmd := []string{"postgres"}

@@ -21,22 +21,19 @@ var fresh freshData
 type freshData struct {
 	mu    sync.Mutex
 	users *os.File // this process's share
-	dir   string   // where users is
 }
 
-// data returns the directory, made if it is missing.
+// data returns the directory, made if it is missing. It is the same for all servers of a process.
 func (f *freshData) data(ctx context.Context, bin string, version int) (_ string, err error) {
 	args := collation(version)
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{bin}, args...), "\n")))
 	dir := filepath.Join(baseDir(), fmt.Sprintf("fresh%d-%x", version, sum[:4]))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.dir != dir {
-		f.release()
+	if f.users == nil {
 		if f.users, err = pgserver.Join(dir); err != nil {
 			return "", err
 		}
-		f.dir = dir
 	}
 	making, err := pgserver.OpenLock(dir, startLock, syscall.LOCK_EX)
 	if err != nil {
@@ -66,12 +63,8 @@ func (f *freshData) data(ctx context.Context, bin string, version int) (_ string
 func (f *freshData) leave() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.release()
-}
-
-func (f *freshData) release() {
 	if f.users != nil {
 		_ = f.users.Close()
 	}
-	f.users, f.dir = nil, ""
+	f.users = nil
 }

@@ -2,10 +2,13 @@ package pgtest
 
 import (
 	"context"
+	"errors"
 	"net/url"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
@@ -56,4 +59,62 @@ func (i *instance) logOf(ctx context.Context, database string) string {
 		}
 		return mentions
 	})
+}
+
+// admin runs statements one by one as superuser, on a connection of their own.
+func (i *instance) admin(ctx context.Context, database string, statements ...string) error {
+	return pgserver.Exec(ctx, i.url(superuser, database), statements...)
+}
+
+// start starts a server that has been made, and waits until it takes connections.
+func (i *instance) start(ctx context.Context) error {
+	if err := i.Engine().Start(ctx); err != nil {
+		return err
+	}
+	return i.awaitReady(ctx)
+}
+
+// awaitReady waits until the server takes connections, has ended, or ctx ends.
+func (i *instance) awaitReady(ctx context.Context) error {
+	return i.AwaitReady(ctx, i.url(superuser, "postgres"))
+}
+
+// dropDatabase drops a database with everything in it that DROP DATABASE ... (FORCE) balks at.
+func (i *instance) dropDatabase(ctx context.Context, name string) error {
+	drop := "DROP DATABASE IF EXISTS " + name + " WITH (FORCE)"
+	err := i.admin(ctx, "postgres", drop)
+	if err == nil {
+		return nil
+	}
+	if err := i.release(ctx, name); err != nil {
+		return err
+	}
+	return i.admin(ctx, "postgres", drop)
+}
+
+// release rolls back the prepared transactions of a database and drops its replication slots and subscriptions.
+func (i *instance) release(ctx context.Context, name string) (err error) {
+	conn, err := pgx.Connect(ctx, i.url(superuser, name))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
+	rows, err := conn.Query(ctx, `
+		SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = current_database()
+		UNION ALL
+		SELECT s FROM pg_subscription, LATERAL (VALUES
+			(format('ALTER SUBSCRIPTION %I DISABLE', subname)),
+			(format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', subname)),
+			(format('DROP SUBSCRIPTION %I', subname))) v (s)
+		WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+		UNION ALL
+		SELECT format('SELECT pg_drop_replication_slot(%L)', slot_name) FROM pg_replication_slots WHERE database = current_database()`)
+	if err != nil {
+		return err
+	}
+	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	return i.admin(ctx, name, statements...)
 }

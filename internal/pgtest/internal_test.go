@@ -18,7 +18,7 @@ func TestTemplateIsMadeOnceForEachContent(t *testing.T) {
 	files := func(sql string) fstest.MapFS {
 		return fstest.MapFS{"00001_one.sql": {Data: []byte("-- +goose Up\n" + sql + ";\n-- +goose Down\n")}}
 	}
-	// Nobody else's: a template of an earlier run would prove nothing.
+	// No other test has it: a template of an earlier run would prove nothing.
 	unique := pgserver.Unique("t_")
 	one := files("CREATE TABLE " + unique + " ()")
 	names := make(chan string)

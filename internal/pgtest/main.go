@@ -20,7 +20,7 @@ const leakTimeout = 30 * time.Second
 //	func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func Main(m *testing.M) int {
 	code := m.Run()
-	drops.wait()
+	drops.pending.Wait()
 	leave()
 	if code != 0 {
 		return code
@@ -61,5 +61,3 @@ func (d *dropper) add(server *instance, name string) {
 		}
 	})
 }
-
-func (d *dropper) wait() { d.pending.Wait() }

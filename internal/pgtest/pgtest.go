@@ -19,7 +19,7 @@ const (
 	poolConns      = 10
 )
 
-// DB is a database that belongs to one test. It is dropped after the test, whoever is still connected.
+// DB is a database that belongs to one test. After the test it is dropped, with the sessions that are left.
 type DB struct {
 	Name    string
 	URL     string        // as superuser and owner, without TLS and password
@@ -33,8 +33,7 @@ type DB struct {
 // all tests with the same ones.
 func New(t testing.TB, setup ...string) *DB {
 	t.Helper()
-	server := quiet.join(t)
-	return create(t, server, template(t, server, setup))
+	return quiet.join(t).database(t, setup)
 }
 
 // Holding is New on a second shared server, for tests that keep transactions open or prepared for seconds, make giant ones
@@ -42,8 +41,7 @@ func New(t testing.TB, setup ...string) *DB {
 // transaction of the whole server has ended.
 func Holding(t testing.TB, setup ...string) *DB {
 	t.Helper()
-	server := holding.join(t)
-	return create(t, server, template(t, server, setup))
+	return holding.join(t).database(t, setup)
 }
 
 // Empty returns a database without the schema reconciler.
@@ -111,7 +109,7 @@ func (d *DB) Role(t testing.TB, prefix, options string) string {
 func create(t testing.TB, server *instance, from string) *DB {
 	t.Helper()
 	name := pgserver.Unique("test_")
-	// template0 carries no lock that concurrent copies could trip over, and neither does ours: nobody may connect to them.
+	// template0 carries no lock that concurrent copies could trip over, and neither does ours: they allow no connections.
 	statement := fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, from)
 	if server.Version >= 15 {
 		statement += " STRATEGY file_copy" // a third of the processor time of wal_log, where fsync is off
@@ -126,7 +124,7 @@ func create(t testing.TB, server *instance, from string) *DB {
 	return db
 }
 
-// Log returns what the server's log says about this database, at least its last lines.
+// Log returns what the server's log has about this database, at least its last lines.
 func (d *DB) Log(t testing.TB) string {
 	t.Helper()
 	return d.server.logOf(t.Context(), d.Name)

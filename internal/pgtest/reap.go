@@ -57,7 +57,7 @@ func ensureReaper(dir string, linger time.Duration) error {
 	return cmd.Process.Release()
 }
 
-// reaperMain waits until nobody uses the server of dir, ends it and removes the directory.
+// reaperMain waits until no process uses the server of dir, ends it and removes the directory.
 func reaperMain(dir string, linger time.Duration) int {
 	lock, err := pgserver.OpenLock(dir, reaperLock, syscall.LOCK_EX|syscall.LOCK_NB)
 	if err != nil {
@@ -68,7 +68,7 @@ func reaperMain(dir string, linger time.Duration) int {
 	if err != nil {
 		return 0
 	}
-	defer users.Close() // Not before: a file that nobody mentions any more is closed with the next garbage, and the lock is gone.
+	defer users.Close() // Not before: a file without references is closed with the next garbage, and the lock is gone.
 	for {
 		if err := pgserver.Flock(users, syscall.LOCK_EX); err != nil {
 			return 1
@@ -85,7 +85,7 @@ func reaperMain(dir string, linger time.Duration) int {
 	return 0
 }
 
-// lingered gives the lock up for a while and says whether it could be had again.
+// lingered gives the lock up for a while and reports whether it could be had again.
 func lingered(users *os.File, linger time.Duration) (bool, error) {
 	if err := pgserver.Flock(users, syscall.LOCK_UN); err != nil {
 		return false, err

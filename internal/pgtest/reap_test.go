@@ -4,21 +4,20 @@ package pgtest
 
 import (
 	"bufio"
-	"context"
 	"io"
-	"net"
-	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/pgserver"
@@ -36,7 +35,7 @@ func TestChild(t *testing.T) { //nolint:paralleltest // it is the only test of i
 	}
 }
 
-// holdOn says which server this process uses and stays until its standard input ends.
+// holdOn prints which server this process uses and stays until its standard input ends.
 func holdOn(t *testing.T, i *instance) {
 	t.Helper()
 	_, err := os.Stdout.WriteString("uses " + i.Dir + " " + i.url(superuser, "postgres") + "\n")
@@ -52,7 +51,7 @@ type child struct {
 	url   string
 }
 
-// startChild starts a process that uses a server, with temporary files, and so shared servers, of its own.
+// startChild starts a process that uses a server, with its own temporary files and so its own shared servers.
 func startChild(t *testing.T, what, temp string, env ...string) *child {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestChild$")
@@ -117,7 +116,7 @@ func TestServerEndsWithAKilledProcess(t *testing.T) {
 	requireGone(t, i)
 }
 
-// A lock ends with its file, and a file that nobody mentions any more is closed by the garbage collector.
+// A lock ends with its file, and a file without references is closed by the garbage collector.
 func TestReaperHoldsItsLockToTheEnd(t *testing.T) {
 	t.Parallel()
 	c := startChild(t, "own", tempFor(t), "GOMEMLIMIT=1") // its reaper collects garbage all the time
@@ -181,41 +180,21 @@ func TestJoinersWaitForAServerThatIsBusy(t *testing.T) {
 	t.Parallel()
 	dir, i := firstServer(t)
 
-	var config net.ListenConfig
-	busy, err := config.Listen(t.Context(), "tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
-	var people sync.WaitGroup
-	port := i.Port
-	people.Go(func() { deafAtFirst(busy, port, 3) })
-	defer people.Wait()
-	defer busy.Close()
-	there, err := netip.ParseAddrPort(busy.Addr().String())
-	require.NoError(t, err)
-	i.Port = int(there.Port())
-	require.NoError(t, i.Save())
-	i, err = findOrStart(t.Context(), dir, 0, start)
-	require.NoError(t, err)
-	require.Equal(t, int(there.Port()), i.Port)
-	require.ErrorContains(t, i.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "already exists")
-}
-
-// deafAtFirst passes what comes on to a port of this machine, but hangs up on the first n.
-func deafAtFirst(listener net.Listener, port, n int) {
-	for ; ; n-- {
-		conn, err := listener.Accept()
-		if err != nil {
-			return
+	line := NewLine(t, i.url(superuser, "postgres"))
+	var asked atomic.Int32
+	line.Startup = func(m *pgproto3.StartupMessage) {
+		if asked.Add(1) <= 3 {
+			m.Parameters["database"] = "missing"
 		}
-		if n > 0 {
-			_ = conn.Close()
-			continue
-		}
-		server, err := new(net.Dialer).DialContext(context.Background(), "tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			_ = conn.Close()
-			continue
-		}
-		go func() { _, _ = io.Copy(server, conn); _ = server.Close() }()
-		go func() { _, _ = io.Copy(conn, server); _ = conn.Close() }()
 	}
+	there, err := url.Parse(line.URL)
+	require.NoError(t, err)
+	i.Port, err = strconv.Atoi(there.Port())
+	require.NoError(t, err)
+	require.NoError(t, i.Save())
+	found, err := findOrStart(t.Context(), dir, 0, start)
+	require.NoError(t, err)
+	require.Equal(t, i.Port, found.Port)
+	require.Greater(t, asked.Load(), int32(3))
+	require.ErrorContains(t, found.admin(t.Context(), "postgres", "CREATE DATABASE of_the_first"), "already exists")
 }

@@ -41,7 +41,7 @@ var (
 	holding = &sharedServer{name: "holding"}
 )
 
-// join returns the server and starts it if no process has. A failure is kept, so that a machine without PostgreSQL says so at
+// join returns the server and starts it if no process has. A failure is kept, so that a machine without PostgreSQL fails at
 // once for each test instead of trying again.
 func (s *sharedServer) join(t testing.TB) *instance {
 	t.Helper()
@@ -92,7 +92,7 @@ func obtain(ctx context.Context, dir string, linger time.Duration, start starter
 	return users, i, nil
 }
 
-// findOrStart is called with a share of dir, so nobody reaps it meanwhile.
+// findOrStart is called with a share of dir, so no process reaps it meanwhile.
 func findOrStart(ctx context.Context, dir string, linger time.Duration, start starter) (_ *instance, err error) {
 	starting, err := pgserver.OpenLock(dir, startLock, syscall.LOCK_EX)
 	if err != nil {

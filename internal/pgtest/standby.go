@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,26 +29,11 @@ const walRoom = "1GB"
 //	primary.Start(t)                   // the old primary comes back and takes writes, on its old timeline
 func (c *Cluster) Standby(t testing.TB) *Cluster {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), pgserver.StartTimeout)
-	defer cancel()
-	if err := c.admitStandbys(ctx); err != nil {
-		t.Fatalf("let a standby stream: %v", err)
-	}
-	dir := filepath.Join(baseDir(), pgserver.Unique("standby_"))
-	users, i, err := obtain(ctx, dir, 0, c.instance.follow)
-	if err != nil {
-		t.Fatalf("start a standby: %v", err)
-	}
-	removeAfter(t, dir, users, i)
-	return &Cluster{instance: i}
-}
-
-// admitStandbys lets whoever reaches the server stream from it, as whoever reaches it may connect.
-func (c *Cluster) admitStandbys(ctx context.Context) error {
-	return c.instance.admin(ctx, "postgres",
-		`COPY (SELECT 'host replication all all trust') TO PROGRAM 'cat >> pg_hba.conf'`,
+	// A client that reaches the server may stream from it, as it may connect.
+	c.exec(t, `COPY (SELECT 'host replication all all trust') TO PROGRAM 'cat >> pg_hba.conf'`,
 		fmt.Sprintf("ALTER SYSTEM SET wal_keep_size = '%s'", walRoom),
 		`SELECT pg_reload_conf()`)
+	return own(t, "standby_", c.instance.follow)
 }
 
 // AwaitReplay returns when a standby shows everything that was committed on its primary until now.

@@ -15,14 +15,14 @@ import (
 	"github.com/pgreconciler/reconciler/internal/migrate"
 )
 
-// template returns the name of the server's database that has the embedded migrations and in which setup has run, made if it is missing.
-func template(t testing.TB, server *instance, setup []string) string {
+// database returns a database of its own for a test, which has the embedded migrations and in which setup has run.
+func (i *instance) database(t testing.TB, setup []string) *DB {
 	t.Helper()
-	name, err := server.template(t.Context(), migrations.FS, setup)
+	name, err := i.template(t.Context(), migrations.FS, setup)
 	if err != nil {
 		t.Fatalf("make the template database: %v", err)
 	}
-	return name
+	return create(t, i, name)
 }
 
 // template makes at most one template per server and content, also when several processes ask at once.

@@ -1,5 +1,5 @@
 // Command testcontainer makes the container of a test server with Testcontainers, without starting it. Package pgtest runs
-// it: in a program of its own, the libraries of Docker are not compiled into each test binary.
+// it as a separate program, so that the libraries of Docker are not compiled into every test binary.
 //
 // It reads what to make from standard input, in JSON.
 package main
@@ -21,7 +21,7 @@ type spec struct {
 	Name, Image, User string
 	Env               map[string]string
 	Entrypoint, Cmd   []string
-	Host              json.RawMessage // fields of container.HostConfig
+	Host              container.HostConfig
 }
 
 func main() {
@@ -43,7 +43,6 @@ func run(ctx context.Context, in io.Reader) error {
 		return err
 	}
 	log.SetDefault(log.NewNoopLogger())
-	var failed error
 	_, err := testcontainers.Run(ctx, s.Image,
 		testcontainers.WithName(s.Name),
 		testcontainers.WithLabels(map[string]string{"reconciler.pgtest": "true"}),
@@ -52,11 +51,8 @@ func run(ctx context.Context, in io.Reader) error {
 		testcontainers.WithCmd(s.Cmd...),
 		testcontainers.WithExposedPorts("5432/tcp"),
 		testcontainers.WithConfigModifier(func(config *container.Config) { config.User = s.User }),
-		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) { failed = json.Unmarshal(s.Host, host) }),
+		testcontainers.WithHostConfigModifier(func(host *container.HostConfig) { *host = s.Host }),
 		testcontainers.WithNoStart(),
 	)
-	if failed != nil {
-		return fmt.Errorf("read the host's part: %w", failed)
-	}
 	return err
 }
