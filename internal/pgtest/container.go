@@ -1,15 +1,16 @@
 package pgtest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
@@ -72,13 +73,16 @@ func makeContainer(ctx context.Context, s spec) error {
 		s.Host["CgroupParent"], s.Host["CpuShares"] = "/", sessionShares
 	}
 	s.Host["ShmSize"] = shmBytes
-	text, err := json.Marshal(s)
+	_, source, _, _ := runtime.Caller(0)
+	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(filepath.Dir(source), "testcontainer"), "run", ".")
+	cmd.WaitDelay = time.Second // `go run` does not kill the program: it ends with its input
+	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
 	}
-	_, source, _, _ := runtime.Caller(0)
-	cmd := exec.CommandContext(ctx, "go", "-C", filepath.Join(filepath.Dir(source), "testcontainer"), "run", ".")
-	cmd.Stdin = bytes.NewReader(text)
+	if err := json.NewEncoder(in).Encode(s); err != nil { // it fits into the pipe
+		return errors.Join(err, in.Close())
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("make container %s: %w\n%s", s.Name, err, out)
 	}

@@ -17,5 +17,5 @@
 // with DB.Role; make replication slots, which wait for every open transaction, on a Server; and expect of
 // pg_stat_activity, pg_prepared_xacts and the like that they show others' rows.
 //
-// Only tests import this package.
+// Package pgserver runs the servers. Only tests import this package.
 package pgtest

@@ -1,7 +1,7 @@
 // Command testcontainer makes the container of a test server with Testcontainers, without starting it. Package pgtest runs
 // it as a separate program, so that the libraries of Docker are not compiled into every test binary.
 //
-// It reads what to make from standard input, in JSON.
+// It reads what to make from standard input, in JSON, and gives up when its input ends, as it does when the test is killed.
 package main
 
 import (
@@ -38,6 +38,10 @@ func run(ctx context.Context, in io.Reader) error {
 	if err := decoder.Decode(&s); err != nil {
 		return fmt.Errorf("read what to make: %w", err)
 	}
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		os.Exit(1)
+	}()
 	// Its own reaper is an image that not every machine can fetch; package pgtest has one.
 	if err := os.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true"); err != nil {
 		return err
