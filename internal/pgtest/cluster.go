@@ -91,12 +91,6 @@ func (c *Cluster) stop(t testing.TB, mode pgserver.Mode) {
 	}
 }
 
-// Both run in the data directory. The copy is kept in it: of a container nothing else may be on a volume.
-const (
-	keepScript    = `rm -f kept.tar && tar --exclude=./kept.tar -cf kept.tar .`
-	putBackScript = `find . -mindepth 1 -maxdepth 1 ! -name kept.tar -exec rm -rf {} + && tar -xpf kept.tar`
-)
-
 // Stop stops the server in good order, ending every session.
 func (c *Cluster) Stop(t testing.TB) {
 	t.Helper()
@@ -106,16 +100,17 @@ func (c *Cluster) Stop(t testing.TB) {
 // KeepData copies the files of the server, which must be stopped.
 func (c *Cluster) KeepData(t testing.TB) {
 	t.Helper()
-	c.script(t, keepScript)
+	c.script(t, `rm -f kept.tar && tar --exclude=./kept.tar -cf kept.tar .`)
 }
 
 // PutBackData replaces the files of the server, which must be stopped, by the copy that KeepData made: what was
 // committed since is lost.
 func (c *Cluster) PutBackData(t testing.TB) {
 	t.Helper()
-	c.script(t, putBackScript)
+	c.script(t, `find . -mindepth 1 -maxdepth 1 ! -name kept.tar -exec rm -rf {} + && tar -xpf kept.tar`)
 }
 
+// script runs in the data directory. The copy is kept there: of a container nothing else may be on a volume.
 func (c *Cluster) script(t testing.TB, text string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), pgserver.StartTimeout)

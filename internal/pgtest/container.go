@@ -17,7 +17,6 @@ import (
 
 const (
 	shmBytes = 512 << 20 // parallel queries share memory there; Docker's default of 64 MB is too little
-
 	// sessionShares is the weight of a server's container among processes, of which each has 1024.
 	sessionShares = 16 * 1024
 )

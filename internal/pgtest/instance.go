@@ -99,7 +99,8 @@ func (i *instance) release(ctx context.Context, name string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close(context.WithoutCancel(ctx))) }()
-	rows, err := conn.Query(ctx, `
+	// The rows have its error.
+	rows, _ := conn.Query(ctx, `
 		SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts WHERE database = current_database()
 		UNION ALL
 		SELECT s FROM pg_subscription, LATERAL (VALUES
@@ -109,9 +110,6 @@ func (i *instance) release(ctx context.Context, name string) (err error) {
 		WHERE subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())
 		UNION ALL
 		SELECT format('SELECT pg_drop_replication_slot(%L)', slot_name) FROM pg_replication_slots WHERE database = current_database()`)
-	if err != nil {
-		return err
-	}
 	statements, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return err
