@@ -50,8 +50,8 @@ func (l *Local) Initdb(ctx context.Context, password string, args ...string) err
 	if password == "" {
 		return l.Run(ctx, "initdb", append(args, "--auth=trust")...)
 	}
-	file := l.Data + ".password" // Every user can read arguments.
-	defer os.Remove(file)        //nolint:errcheck // it is removed with the directory
+	file := l.Data + ".password"           // Every user can read arguments.
+	defer func() { _ = os.Remove(file) }() // otherwise it goes with the directory
 	err := os.WriteFile(file, []byte(password+"\n"), 0o600)
 	if err == nil {
 		err = give(file)

@@ -117,7 +117,7 @@ func (p *Pooler) run(ctx context.Context, t testing.TB) {
 			}
 		case away := <-p.restart:
 			_ = cmd.Process.Kill() // it may have ended by itself
-			<-ended
+			t.Logf("pgbouncer was killed: %v", <-ended)
 			p.gone <- struct{}{}
 			pause(ctx, away)
 		}
