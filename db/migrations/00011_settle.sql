@@ -1,18 +1,40 @@
 -- +goose Up
 
+-- ledger_result is what came of an object that the ledger keeps. A negative delay stands for no further attempt, a negative generation for
+-- the ledger's, whatever it is. 0 leaves applied_revision as it is, and NULL match and memory.
+CREATE TYPE reconciler.ledger_result AS (
+    resource_id      integer,
+    key              text,
+    state            reconciler.object_state,
+    wanted           boolean,
+    present          boolean,
+    desired_revision bigint,
+    applied_revision bigint,
+    applied_hash     bytea,
+    failed_hash      bytea,
+    attempts         integer,
+    error            text,
+    held_by          text,
+    approved         boolean,
+    protected        boolean,
+    delay            double precision, -- seconds until the next attempt
+    called           boolean,
+    match            jsonb,
+    generation       integer,
+    memory           bytea
+);
+COMMENT ON TYPE reconciler.ledger_result IS 'Internal: what came of an object, for settle().';
+
 -- +goose StatementBegin
 -- settle is how an owner records what came of its calls: ledger rows, removed ledger rows and the cursor, in one
--- statement and so in one transaction and one round trip. It refuses a deposed owner. In the arrays '' and 0 stand for
--- NULL, a negative delay for "no further attempt", and a negative generation for the ledger's, whatever it is. memories has no element
--- after the last that is not NULL: most drivers have none, and the array is empty.
+-- statement and so in one transaction and one round trip. It refuses a deposed owner. For the cursor '' and 0 stand for NULL.
 -- It locks the target first, as retry(), approve() and resume() do, so that it never deadlocks with them. Rows are written by key, so
 -- that no plan on a young table can turn into a scan.
+-- Processor time of the backend for 1 to 1,000 results (PostgreSQL 15), relative to this: with an array for each column 1.1, as a
+-- pipeline of separate statements 1.1 to 1.4, with jsonb 1.1 to 1.6.
 CREATE FUNCTION reconciler.settle(
     target_id integer, owner uuid, term bigint,
-    resource_ids integer[], keys text[], states text[], wanted boolean[], present boolean[], desired_revisions bigint[], applied_revisions bigint[],
-    applied_hashes bytea[], failed_hashes bytea[], attempts integer[], errors text[], held_by text[], approved boolean[], protected boolean[], delays double precision[],
-    called boolean[], matches text[], generations integer[], memories bytea[],
-    gone_resource_ids integer[], gone_keys text[],
+    results reconciler.ledger_result[], gone_resource_ids integer[], gone_keys text[],
     cursor_revision bigint, cursor_snapshot text, batch_revision bigint, batch_snapshot text, batch_xid text, batch_seq bigint,
     count_guard boolean, passed bigint, passed_of bigint, guard_window double precision, ended_calls bigint[]
 ) RETURNS void
@@ -21,25 +43,23 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     -- resume() locks the target too: what was found paused before and is recorded after it must not be held for ever.
     paused boolean := reconciler.fence(settle.target_id, settle.owner, settle.term);
-    n bigint;
+    written bigint;
 BEGIN
-    IF cardinality(settle.keys) > 0 THEN
+    IF cardinality(settle.results) > 0 THEN
         INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision,
             applied_hash, failed_hash, attempts, last_error, held_by, approved, protected, next_attempt_at, applied_at, match, generation, memory)
-        SELECT settle.target_id, n.resource_id, n.key, CASE WHEN n.held_by = 'pause' AND NOT paused THEN 'pending' ELSE n.state END::reconciler.object_state, n.wanted, n.present, n.desired_revision, nullif(n.applied_revision, 0),
-            nullif(n.applied_hash, ''), nullif(n.failed_hash, ''), n.attempts, nullif(n.error, ''), CASE WHEN n.held_by <> 'pause' OR paused THEN nullif(n.held_by, '') END, n.approved, n.protected,
-            CASE WHEN n.delay >= 0 THEN clock_timestamp() + make_interval(secs => n.delay) WHEN n.held_by = 'pause' AND NOT paused THEN clock_timestamp() END,
-            CASE WHEN n.called AND n.state = 'applied' THEN clock_timestamp() END, nullif(n.match, '')::jsonb,
-            CASE WHEN n.generation >= 0 THEN n.generation ELSE coalesce((
+        SELECT settle.target_id, r.resource_id, r.key, CASE WHEN r.held_by = 'pause' AND NOT paused THEN 'pending' ELSE r.state END, r.wanted, r.present, r.desired_revision, nullif(r.applied_revision, 0),
+            r.applied_hash, r.failed_hash, r.attempts, r.error, CASE WHEN r.held_by <> 'pause' OR paused THEN r.held_by END, r.approved, r.protected,
+            CASE WHEN r.delay >= 0 THEN clock_timestamp() + make_interval(secs => r.delay) WHEN r.held_by = 'pause' AND NOT paused THEN clock_timestamp() END,
+            CASE WHEN r.called AND r.state = 'applied' THEN clock_timestamp() END, r.match,
+            CASE WHEN r.generation >= 0 THEN r.generation ELSE coalesce((
                 SELECT x.generation FROM reconciler.ledger x
-                WHERE x.target_id = settle.target_id AND x.resource_id = n.resource_id AND x.key = n.key), 0) END,
-            n.memory
-        FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.wanted, settle.present, settle.desired_revisions, settle.applied_revisions,
-            settle.applied_hashes, settle.failed_hashes, settle.attempts, settle.errors, settle.held_by, settle.approved, settle.protected, settle.delays, settle.called, settle.matches, settle.generations, settle.memories)
-            AS n(resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, error, held_by, approved, protected, delay, called, match, generation, memory)
+                WHERE x.target_id = settle.target_id AND x.resource_id = r.resource_id AND x.key = r.key), 0) END,
+            r.memory
+        FROM unnest(settle.results) AS r
         -- A resource that was untracked meanwhile has no ledger any more.
-        WHERE EXISTS (SELECT FROM reconciler.resources r WHERE r.id = n.resource_id)
-        ORDER BY n.resource_id, n.key COLLATE "C"
+        WHERE EXISTS (SELECT FROM reconciler.resources x WHERE x.id = r.resource_id)
+        ORDER BY r.resource_id, r.key COLLATE "C"
         ON CONFLICT (target_id, resource_id, key) DO UPDATE SET
             state = excluded.state, wanted = excluded.wanted, present = excluded.present,
             desired_revision = greatest(l.desired_revision, excluded.desired_revision),
@@ -49,16 +69,14 @@ BEGIN
             next_attempt_at = excluded.next_attempt_at, applied_at = coalesce(excluded.applied_at, l.applied_at),
             match = coalesce(excluded.match, l.match), memory = coalesce(excluded.memory, l.memory)
         WHERE l.generation = excluded.generation;
-        GET DIAGNOSTICS n = ROW_COUNT;
-        IF n < cardinality(settle.keys) THEN
+        GET DIAGNOSTICS written = ROW_COUNT;
+        IF written < cardinality(settle.results) THEN
             -- A look from before retry() or approve() says what the target has and what the driver remembers, and nothing else. The object is due again.
-            UPDATE reconciler.ledger l SET present = r.present, applied_hash = nullif(r.applied_hash, ''),
+            UPDATE reconciler.ledger l SET present = r.present, applied_hash = r.applied_hash,
                 applied_revision = coalesce(nullif(r.applied_revision, 0), l.applied_revision),
                 applied_at = CASE WHEN r.called AND r.state = 'applied' THEN clock_timestamp() ELSE l.applied_at END,
                 next_attempt_at = clock_timestamp(), memory = coalesce(r.memory, l.memory)
-            FROM unnest(settle.resource_ids, settle.keys, settle.states, settle.present, settle.applied_revisions, settle.applied_hashes,
-                settle.called, settle.generations, settle.memories)
-                AS r(resource_id, key, state, present, applied_revision, applied_hash, called, generation, memory)
+            FROM unnest(settle.results) AS r
             WHERE l.target_id = settle.target_id AND l.resource_id = r.resource_id AND l.key = r.key
               AND r.generation >= 0 AND l.generation <> r.generation;
         END IF;
@@ -306,3 +324,4 @@ SELECT reconciler.regrant();
 
 -- +goose Down
 DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.forget_objects, reconciler.resource_gaps, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.owed_resources, reconciler.count_guard, reconciler.settle, reconciler.note_passed;
+DROP TYPE reconciler.ledger_result;

@@ -2,9 +2,11 @@ package apply
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
@@ -253,7 +255,7 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 		addCursor(&params, cur)
 	}
 	params.EndedCalls = s.firsts.over()
-	if rows := len(params.Keys) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 || params.Passed > 0 || len(params.EndedCalls) > 0 {
+	if rows := len(params.Results) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 || params.Passed > 0 || len(params.EndedCalls) > 0 {
 		crash.Point(crash.BeforeSettle)
 		if err := s.record(ctx, params, tasks); err != nil {
 			return fmt.Errorf("record results of target %s: %w", s.cfg.Name, database.Explain(err))
@@ -382,42 +384,39 @@ func presence(r result) int64 {
 }
 
 func addRecord(p *store.SettleParams, r result) {
-	rec := r.record
-	if rec.gone {
+	if r.record.gone {
 		p.GoneResourceIds = append(p.GoneResourceIds, r.item.ResourceID)
 		p.GoneKeys = append(p.GoneKeys, ledgerKey(r.item.Key))
 		return
 	}
-	p.ResourceIds = append(p.ResourceIds, r.item.ResourceID)
-	p.Keys = append(p.Keys, ledgerKey(r.item.Key))
-	p.States = append(p.States, string(rec.state))
-	p.Wanted = append(p.Wanted, rec.wanted)
-	p.Present = append(p.Present, rec.present)
-	p.DesiredRevisions = append(p.DesiredRevisions, rec.desiredRevision)
-	p.AppliedRevisions = append(p.AppliedRevisions, rec.appliedRevision)
-	p.AppliedHashes = append(p.AppliedHashes, orEmpty(rec.appliedHash))
-	p.FailedHashes = append(p.FailedHashes, orEmpty(rec.failedHash))
-	p.Attempts = append(p.Attempts, rec.attempts)
-	p.Errors = append(p.Errors, rec.err)
-	p.HeldBy = append(p.HeldBy, rec.heldBy)
-	p.Approved = append(p.Approved, rec.approved)
-	p.Protected = append(p.Protected, rec.protected)
-	p.Delays = append(p.Delays, rec.delay)
-	p.Called = append(p.Called, rec.called)
-	p.Matches = append(p.Matches, rec.match)
-	p.Generations = append(p.Generations, rec.generation)
-	if rec.memory != nil {
-		p.Memories = append(p.Memories, make([][]byte, len(p.Keys)-len(p.Memories))...) // NULL for those before
-		p.Memories[len(p.Keys)-1] = rec.memory
-	}
+	p.Results = append(p.Results, r.row())
 }
 
-// orEmpty keeps NULL out of an array: ” stands for it.
-func orEmpty(b []byte) []byte {
-	if b == nil {
-		return []byte{}
+// row is a result as a value of the type reconciler.ledger_result, as text: for the binary format each connection would have to look
+// the type up.
+func (r result) row() string {
+	rec := r.record
+	return fmt.Sprintf(`(%d,"%s",%s,%t,%t,%d,%d,%s,%s,%d,%s,%s,%t,%t,%g,%t,%s,%d,%s)`,
+		r.item.ResourceID, fieldEscapes.Replace(ledgerKey(r.item.Key)), rec.state, rec.wanted, rec.present, rec.desiredRevision, rec.appliedRevision,
+		byteaField(rec.appliedHash), byteaField(rec.failedHash), rec.attempts, textField(rec.err), rec.heldBy, rec.approved, rec.protected,
+		rec.delay, rec.called, textField(rec.match), rec.generation, byteaField(rec.memory))
+}
+
+var fieldEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// textField is NULL for an empty text.
+func textField(s string) string {
+	if s == "" {
+		return ""
 	}
-	return b
+	return `"` + fieldEscapes.Replace(s) + `"`
+}
+
+func byteaField(b []byte) string {
+	if b == nil {
+		return "" // NULL
+	}
+	return `\\x` + hex.EncodeToString(b)
 }
 
 func addCursor(p *store.SettleParams, c cursor) {

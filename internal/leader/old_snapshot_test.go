@@ -81,10 +81,8 @@ func (p *path) called() {
 // settle records the result of the call, and the cursor.
 func (p *path) settle(at outbox.Tick) error {
 	_, err := p.queries.Settle(p.b.t.Context(), store.SettleParams{
-		TargetID: 1, Owner: instance, Term: 1, ResourceIds: []int32{1}, Keys: []string{strconv.Itoa(p.keys)}, States: []string{"applied"},
-		Wanted: []bool{true}, Present: []bool{true}, DesiredRevisions: []int64{at.Revision}, AppliedRevisions: []int64{at.Revision},
-		AppliedHashes: [][]byte{make([]byte, 16)}, FailedHashes: [][]byte{{}}, Attempts: []int32{0}, Errors: []string{""}, HeldBy: []string{""},
-		Approved: []bool{false}, Protected: []bool{false}, Delays: []float64{-1}, Called: []bool{true}, Matches: []string{""}, CursorRevision: at.Revision, CursorSnapshot: at.Snapshot,
+		TargetID: 1, Owner: instance, Term: 1, Results: []string{fmt.Sprintf(`(1,%d,applied,t,t,%d,%[2]d,\\x%032x,,0,,,f,f,-1,t,,0,)`, p.keys, at.Revision, 0)},
+		CursorRevision: at.Revision, CursorSnapshot: at.Snapshot,
 	})
 	return err
 }

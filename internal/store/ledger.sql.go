@@ -326,17 +326,13 @@ func (q *Queries) ParkedDecide(ctx context.Context, arg ParkedDecideParams) (int
 
 const settle = `-- name: Settle :one
 SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)::bigint AS failed FROM (SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
-    $4::int[], $5::text[], $6::text[], $7::boolean[], $8::boolean[],
-    $9::bigint[], $10::bigint[], $11::bytea[], $12::bytea[],
-    $13::int[], $14::text[], $15::text[], $16::boolean[], $17::boolean[], $18::float8[],
-    $19::boolean[], $20::text[], $21::int[],
-    $22::bytea[], $23::int[], $24::text[],
-    $25::bigint, $26::text, $27::bigint, $28::text,
-    $29::text, $30::bigint, $31::boolean,
-    $32::bigint, $33::bigint, $34::float8, $35::bigint[]) AS ledger,
-  CASE WHEN cardinality($36::bigint[]) > 0 THEN
-    reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $36::bigint[],
-      $37::int[], $38::text[], $39::text[], $40::text[]) END AS settled
+    $4::text[]::reconciler.ledger_result[], $5::int[], $6::text[],
+    $7::bigint, $8::text, $9::bigint, $10::text,
+    $11::text, $12::bigint, $13::boolean,
+    $14::bigint, $15::bigint, $16::float8, $17::bigint[]) AS ledger,
+  CASE WHEN cardinality($18::bigint[]) > 0 THEN
+    reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $18::bigint[],
+      $19::int[], $20::text[], $21::text[], $22::text[]) END AS settled
   OFFSET 0) AS w
 `
 
@@ -344,25 +340,7 @@ type SettleParams struct {
 	TargetID         int32
 	Owner            string
 	Term             int64
-	ResourceIds      []int32
-	Keys             []string
-	States           []string
-	Wanted           []bool
-	Present          []bool
-	DesiredRevisions []int64
-	AppliedRevisions []int64
-	AppliedHashes    [][]byte
-	FailedHashes     [][]byte
-	Attempts         []int32
-	Errors           []string
-	HeldBy           []string
-	Approved         []bool
-	Protected        []bool
-	Delays           []float64
-	Called           []bool
-	Matches          []string
-	Generations      []int32
-	Memories         [][]byte
+	Results          []string
 	GoneResourceIds  []int32
 	GoneKeys         []string
 	CursorRevision   int64
@@ -395,25 +373,7 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) (SettleRow, erro
 		arg.TargetID,
 		arg.Owner,
 		arg.Term,
-		arg.ResourceIds,
-		arg.Keys,
-		arg.States,
-		arg.Wanted,
-		arg.Present,
-		arg.DesiredRevisions,
-		arg.AppliedRevisions,
-		arg.AppliedHashes,
-		arg.FailedHashes,
-		arg.Attempts,
-		arg.Errors,
-		arg.HeldBy,
-		arg.Approved,
-		arg.Protected,
-		arg.Delays,
-		arg.Called,
-		arg.Matches,
-		arg.Generations,
-		arg.Memories,
+		arg.Results,
 		arg.GoneResourceIds,
 		arg.GoneKeys,
 		arg.CursorRevision,
