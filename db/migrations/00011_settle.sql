@@ -27,7 +27,7 @@ COMMENT ON TYPE reconciler.ledger_result IS 'Internal: what came of an object, f
 
 -- +goose StatementBegin
 -- settle is how an owner records what came of its calls: ledger rows, removed ledger rows and the cursor, in one
--- statement and so in one transaction and one round trip. It refuses a deposed owner. For the cursor '' and 0 stand for NULL.
+-- statement and so in one transaction and one round trip. It refuses a deposed owner. Without cursor_revision the cursor stays.
 -- It locks the target first, as retry(), approve() and resume() do, so that it never deadlocks with them. Rows are written by key, so
 -- that no plan on a young table can turn into a scan.
 -- Processor time of the backend for 1 to 1,000 results (PostgreSQL 15), relative to this: with an array for each column 1.1, as a
@@ -35,7 +35,7 @@ COMMENT ON TYPE reconciler.ledger_result IS 'Internal: what came of an object, f
 CREATE FUNCTION reconciler.settle(
     target_id integer, owner uuid, term bigint,
     results reconciler.ledger_result[], gone_resource_ids integer[], gone_keys text[],
-    cursor_revision bigint, cursor_snapshot text, batch_revision bigint, batch_snapshot text, batch_xid text, batch_seq bigint,
+    cursor_revision bigint, cursor_snapshot pg_snapshot, batch_revision bigint, batch_snapshot pg_snapshot, batch_xid xid8, batch_seq bigint,
     count_guard boolean, passed bigint, passed_of bigint, guard_window double precision, ended_calls bigint[]
 ) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -85,9 +85,9 @@ BEGIN
         DELETE FROM reconciler.ledger l USING unnest(settle.gone_resource_ids, settle.gone_keys) AS g(resource_id, key)
         WHERE l.target_id = settle.target_id AND l.resource_id = g.resource_id AND l.key = g.key;
     END IF;
-    IF settle.cursor_revision > 0 THEN
-        PERFORM reconciler.write_cursor(settle.target_id, settle.cursor_revision, settle.cursor_snapshot::pg_snapshot, nullif(settle.batch_revision, 0),
-            nullif(settle.batch_snapshot, '')::pg_snapshot, nullif(settle.batch_xid, '')::xid8, CASE WHEN settle.batch_xid <> '' THEN settle.batch_seq END);
+    IF settle.cursor_revision IS NOT NULL THEN
+        PERFORM reconciler.write_cursor(settle.target_id, settle.cursor_revision, settle.cursor_snapshot,
+            settle.batch_revision, settle.batch_snapshot, settle.batch_xid, settle.batch_seq);
     END IF;
     IF settle.count_guard THEN
         PERFORM reconciler.count_guard(settle.target_id);

@@ -3,8 +3,8 @@
 -- objects of applies are completed by that, and how many have failed.
 SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)::bigint AS failed FROM (SELECT reconciler.settle(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint,
     sqlc.arg(results)::text[]::reconciler.ledger_result[], sqlc.arg(gone_resource_ids)::int[], sqlc.arg(gone_keys)::text[],
-    sqlc.arg(cursor_revision)::bigint, sqlc.arg(cursor_snapshot)::text, sqlc.arg(batch_revision)::bigint, sqlc.arg(batch_snapshot)::text,
-    sqlc.arg(batch_xid)::text, sqlc.arg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean,
+    sqlc.narg(cursor_revision)::bigint, sqlc.narg(cursor_snapshot)::pg_snapshot, sqlc.narg(batch_revision)::bigint, sqlc.narg(batch_snapshot)::pg_snapshot,
+    sqlc.narg(batch_xid)::xid8, sqlc.narg(batch_seq)::bigint, sqlc.arg(count_guard)::boolean,
     sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8, sqlc.arg(ended_calls)::bigint[]) AS ledger,
   CASE WHEN cardinality(sqlc.arg(task_operation_ids)::bigint[]) > 0 THEN
     reconciler.settle_tasks(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(task_operation_ids)::bigint[],

@@ -83,7 +83,7 @@ func TestWritesOfADeposedOwnerAreRefused(t *testing.T) {
 			params := d.params()
 			params.Owner, params.Term = owner, term
 			addRecord(&params, result{item: &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: "a"}}, record: &appliedRecord})
-			params.CursorRevision, params.CursorSnapshot = 7, "10:10:"
+			params.CursorRevision, params.CursorSnapshot = new(int64(7)), new("10:10:")
 			_, err := d.queries.Settle(ctx, params)
 			return err
 		},

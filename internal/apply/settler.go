@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -420,9 +419,8 @@ func byteaField(b []byte) string {
 }
 
 func addCursor(p *store.SettleParams, c cursor) {
-	p.CursorRevision, p.CursorSnapshot = c.base.Revision, c.base.Snapshot
+	p.CursorRevision, p.CursorSnapshot = &c.base.Revision, &c.base.Snapshot
 	if c.batch.Revision > 0 {
-		p.BatchRevision, p.BatchSnapshot = c.batch.Revision, c.batch.Snapshot
-		p.BatchXid, p.BatchSeq = strconv.FormatUint(c.at.Xid, 10), c.at.Seq
+		p.BatchRevision, p.BatchSnapshot, p.BatchXid, p.BatchSeq = &c.batch.Revision, &c.batch.Snapshot, &c.at.Xid, &c.at.Seq
 	}
 }

@@ -82,7 +82,7 @@ func (p *path) called() {
 func (p *path) settle(at outbox.Tick) error {
 	_, err := p.queries.Settle(p.b.t.Context(), store.SettleParams{
 		TargetID: 1, Owner: instance, Term: 1, Results: []string{fmt.Sprintf(`(1,%d,applied,t,t,%d,%[2]d,\\x%032x,,0,,,f,f,-1,t,,0,)`, p.keys, at.Revision, 0)},
-		CursorRevision: at.Revision, CursorSnapshot: at.Snapshot,
+		CursorRevision: &at.Revision, CursorSnapshot: &at.Snapshot,
 	})
 	return err
 }

@@ -327,8 +327,8 @@ func (q *Queries) ParkedDecide(ctx context.Context, arg ParkedDecideParams) (int
 const settle = `-- name: Settle :one
 SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)::bigint AS failed FROM (SELECT reconciler.settle($1::int, $2::uuid, $3::bigint,
     $4::text[]::reconciler.ledger_result[], $5::int[], $6::text[],
-    $7::bigint, $8::text, $9::bigint, $10::text,
-    $11::text, $12::bigint, $13::boolean,
+    $7::bigint, $8::pg_snapshot, $9::bigint, $10::pg_snapshot,
+    $11::xid8, $12::bigint, $13::boolean,
     $14::bigint, $15::bigint, $16::float8, $17::bigint[]) AS ledger,
   CASE WHEN cardinality($18::bigint[]) > 0 THEN
     reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $18::bigint[],
@@ -343,12 +343,12 @@ type SettleParams struct {
 	Results          []string
 	GoneResourceIds  []int32
 	GoneKeys         []string
-	CursorRevision   int64
-	CursorSnapshot   string
-	BatchRevision    int64
-	BatchSnapshot    string
-	BatchXid         string
-	BatchSeq         int64
+	CursorRevision   *int64
+	CursorSnapshot   *string
+	BatchRevision    *int64
+	BatchSnapshot    *string
+	BatchXid         *uint64
+	BatchSeq         *int64
 	CountGuard       bool
 	Passed           int64
 	PassedOf         int64
