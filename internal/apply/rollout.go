@@ -144,12 +144,12 @@ func (r *rollout) enqueueTasks(ctx context.Context, operation int64) error {
 		if err != nil {
 			return fmt.Errorf("read what target %s has to do for an apply: %w", r.cfg.Name, err)
 		}
-		var gone taskResults
+		var gone []result
 		items := make([]*Item, 0, len(rows))
 		for _, row := range rows {
 			id := ObjectID{ResourceID: row.ResourceID, Key: row.Key}
 			if !row.Tracked {
-				gone.add(result{item: &Item{ObjectID: id}, operation: operation, verdict: verdictFailed, cause: "its resource is not tracked any more"})
+				gone = append(gone, result{item: &Item{ObjectID: id}, operation: operation, verdict: verdictFailed, cause: "its resource is not tracked any more"})
 				continue
 			}
 			items = append(items, &Item{ObjectID: id, Lane: LaneSync})
@@ -162,7 +162,7 @@ func (r *rollout) enqueueTasks(ctx context.Context, operation int64) error {
 				return err
 			}
 		}
-		if len(gone.keys) > 0 {
+		if len(gone) > 0 {
 			if err := r.settler.record(ctx, store.SettleParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term}, gone); err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -11,8 +12,9 @@ import (
 func TestLater(t *testing.T) {
 	t.Parallel()
 	var l later
-	results := taskResults{operations: []int64{7, 8, 7}, resources: []int32{1, 1, 2}, keys: []string{"a", "b", "c"}, verdicts: []string{"done", "failed", "attempt"}, errs: []string{"", "boom", "bang"}}
-	require.Equal(t, results, l.rest(results))
+	results := []result{{item: liveItem("a"), operation: 7}, {item: liveItem("b"), operation: 8}, {item: liveItem("c"), operation: 7}}
+	rest := func() []result { return l.rest(slices.Clone(results)) }
+	require.Equal(t, results, rest())
 	now := time.Now()
 	operations, next := l.due(now)
 	require.Empty(t, operations)
@@ -20,14 +22,14 @@ func TestLater(t *testing.T) {
 
 	l.add([]int64{7, 7}, now.Add(time.Second))
 	l.add([]int64{9}, now.Add(time.Minute))
-	require.Equal(t, taskResults{operations: []int64{8}, resources: []int32{1}, keys: []string{"b"}, verdicts: []string{"failed"}, errs: []string{"boom"}}, l.rest(results))
+	require.Equal(t, results[1:2], rest())
 	operations, next = l.due(now)
 	require.Empty(t, operations)
 	require.Equal(t, time.Second, next)
 	operations, next = l.due(now.Add(time.Second))
 	require.Equal(t, []int64{7}, operations)
 	require.Equal(t, 59*time.Second, next)
-	require.Equal(t, results, l.rest(results))
+	require.Equal(t, results, rest())
 }
 
 func TestSooner(t *testing.T) {

@@ -229,13 +229,15 @@ func (s *settler) fill(batch []result, open bool) ([]result, bool) {
 func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 	params := store.SettleParams{TargetID: s.cfg.Grant.ID, Owner: s.cfg.Instance, Term: s.cfg.Grant.Term, GuardWindow: s.cfg.Guard.Window.Seconds()}
 	params.Passed, params.PassedOf = s.guard.Write()
-	var tasks taskResults
+	var tasks []result // that a task governs
 	var objects int64
 	soonest := -1.0 // seconds until the first of the objects is due; negative: none will be
 	for _, r := range batch {
 		s.tracker.settle(r.item.ObjectID, r.item.Payload.pages)
 		s.firsts.settles(r.item)
-		tasks.add(r)
+		if r.verdict != "" {
+			tasks = append(tasks, r)
+		}
 		if r.record == nil {
 			continue
 		}
@@ -254,7 +256,7 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 		addCursor(&params, cur)
 	}
 	params.EndedCalls = s.firsts.over()
-	if rows := len(params.Results) + len(params.GoneKeys); rows > 0 || moved || len(tasks.keys) > 0 || params.Passed > 0 || len(params.EndedCalls) > 0 {
+	if rows := len(params.Results) + len(params.GoneKeys); rows > 0 || moved || len(tasks) > 0 || params.Passed > 0 || len(params.EndedCalls) > 0 {
 		crash.Point(crash.BeforeSettle)
 		if err := s.record(ctx, params, tasks); err != nil {
 			return fmt.Errorf("record results of target %s: %w", s.cfg.Name, database.Explain(err))
@@ -275,15 +277,18 @@ func (s *settler) write(ctx context.Context, batch []result, last bool) error {
 
 // record writes results, and what they mean for applies, in one statement. Most have no meaning for any. What an apply that
 // somebody holds is to know is recorded later.
-func (s *settler) record(ctx context.Context, p store.SettleParams, tasks taskResults) error {
-	tasks = s.later.rest(tasks)
-	p.TaskOperationIds, p.TaskResourceIds, p.TaskKeys, p.TaskVerdicts, p.TaskErrors = tasks.operations, tasks.resources, tasks.keys, tasks.verdicts, tasks.errs
-	came, err := s.queries.Settle(ctx, p)
-	if len(tasks.keys) > 0 && database.Code(err) == lockNotAvailable {
-		s.later.add(tasks.operations, time.Now().Add(laterAgain))
-		return s.record(ctx, p, taskResults{})
+func (s *settler) record(ctx context.Context, p store.SettleParams, tasks []result) error {
+	alone := p
+	for _, r := range s.later.rest(tasks) {
+		p.TaskOperationIds, p.TaskResourceIds, p.TaskKeys = append(p.TaskOperationIds, r.operation), append(p.TaskResourceIds, r.item.ResourceID), append(p.TaskKeys, r.item.Key)
+		p.TaskVerdicts, p.TaskErrors = append(p.TaskVerdicts, r.verdict), append(p.TaskErrors, r.cause)
 	}
-	if err != nil || len(tasks.keys) == 0 {
+	came, err := s.queries.Settle(ctx, p)
+	if len(p.TaskKeys) > 0 && database.Code(err) == lockNotAvailable {
+		s.later.add(p.TaskOperationIds, time.Now().Add(laterAgain))
+		return s.record(ctx, alone, nil)
+	}
+	if err != nil || len(p.TaskKeys) == 0 {
 		return err //nolint:wrapcheck // by the caller
 	}
 	crash.Point(crash.TasksRecorded)

@@ -67,40 +67,6 @@ type result struct {
 	cause     string // why it failed
 }
 
-// taskResults are what came of objects that a task governs.
-type taskResults struct {
-	operations     []int64
-	resources      []int32
-	keys           []string
-	verdicts, errs []string
-}
-
-func (t *taskResults) add(r result) {
-	if r.verdict == "" {
-		return
-	}
-	t.operations = append(t.operations, r.operation)
-	t.resources = append(t.resources, r.item.ResourceID)
-	t.keys = append(t.keys, r.item.Key)
-	t.verdicts = append(t.verdicts, r.verdict)
-	t.errs = append(t.errs, r.cause)
-}
-
-// without returns the results but for those of some operations.
-func (t taskResults) without(operations map[int64]time.Time) (rest taskResults) {
-	for i, operation := range t.operations {
-		if _, is := operations[operation]; is {
-			continue
-		}
-		rest.operations = append(rest.operations, operation)
-		rest.resources = append(rest.resources, t.resources[i])
-		rest.keys = append(rest.keys, t.keys[i])
-		rest.verdicts = append(rest.verdicts, t.verdicts[i])
-		rest.errs = append(rest.errs, t.errs[i])
-	}
-	return rest
-}
-
 // later are operations whose tasks are not recorded for a while, because somebody holds their apply: a person, in an open
 // transaction. The target goes on without them. Their objects are looked at again then, and found as they should be.
 type later struct {
@@ -111,13 +77,13 @@ type later struct {
 }
 
 // rest takes away the results that are not recorded now.
-func (l *later) rest(t taskResults) taskResults {
+func (l *later) rest(tasks []result) []result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.until) == 0 {
-		return t
-	}
-	return t.without(l.until)
+	return slices.DeleteFunc(tasks, func(r result) bool {
+		_, postponed := l.until[r.operation]
+		return postponed
+	})
 }
 
 func (l *later) add(operations []int64, until time.Time) {
