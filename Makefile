@@ -18,7 +18,7 @@ ALL := ./internal/server ./internal/faulttest ./internal/e2e ./cmd/reconciler ./
 # Without those that drive a built binary or link the libraries of Kubernetes: they take two minutes to compile for the race detector.
 RACED = ./internal/server ./internal/outbox ./internal/leader ./internal/apply $$(go list ./... | grep -vE '/(cmd/reconciler|examples|internal/(e2e|faulttest|driver/(drivers|kubernetes)))(/|$$)')
 # Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
-TEST_LOAD ?= -p=2 -parallel=5
+TEST_LOAD ?= -p=2 -parallel=6
 # For `make test/quick`.
 QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faulttest|outbox|server|lease|pgtest|mutants|examples|cmd)(/|$$)')
 BENCHFLAGS ?=
