@@ -290,7 +290,7 @@ CREATE TABLE reconciler.ledger (
     memory           bytea CHECK (octet_length(memory) <= 65536),
     PRIMARY KEY (target_id, resource_id, key),
     CHECK ((state = 'held') = (held_by IS NOT NULL)),
-    CHECK (state NOT IN ('pending', 'failing') OR next_attempt_at IS NOT NULL),
+    CHECK ((state IN ('pending', 'failing')) = (next_attempt_at IS NOT NULL)),
     CHECK (state <> 'applied' OR (wanted AND present AND applied_hash IS NOT NULL))
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE reconciler.ledger IS 'What each target has, one row for each object. Read it through the view reconciler.objects.';
@@ -301,8 +301,9 @@ COMMENT ON COLUMN reconciler.ledger.protected IS 'Its delete waits for approve()
 COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';
 COMMENT ON COLUMN reconciler.ledger.generation IS 'Grows with each retry() and approve(): a result of a look from before leaves state, approval and attempts as they are.';
 COMMENT ON COLUMN reconciler.ledger.memory IS 'What the driver keeps with the object, such as the names of what it has made for it. NULL: nothing.';
--- Due retries are read from here, oldest first; applied rows are not in it.
-CREATE INDEX ledger_due ON reconciler.ledger (target_id, next_attempt_at) WHERE state IN ('pending', 'failing');
+-- What is due is read from here, oldest first. Ask for it without the state: from PostgreSQL 17 on the planner would rather sort all of
+-- ledger_unsettled, while it takes that for small.
+CREATE INDEX ledger_due ON reconciler.ledger (target_id, next_attempt_at) WHERE next_attempt_at IS NOT NULL;
 CREATE INDEX ledger_unsettled ON reconciler.ledger (target_id, state) WHERE state <> 'applied';
 -- Without a pending list: until it is merged every search reads all of it, and the planner rather reads the whole ledger.
 CREATE INDEX ledger_match ON reconciler.ledger USING gin (match jsonb_path_ops) WITH (fastupdate = off) WHERE match IS NOT NULL;

@@ -75,7 +75,7 @@ BEGIN
             UPDATE reconciler.ledger l SET present = r.present, applied_hash = r.applied_hash,
                 applied_revision = coalesce(nullif(r.applied_revision, 0), l.applied_revision),
                 applied_at = CASE WHEN r.called AND r.state = 'applied' THEN clock_timestamp() ELSE l.applied_at END,
-                next_attempt_at = clock_timestamp(), memory = coalesce(r.memory, l.memory)
+                next_attempt_at = CASE WHEN l.state IN ('pending', 'failing') THEN clock_timestamp() END, memory = coalesce(r.memory, l.memory)
             FROM unnest(settle.results) AS r
             WHERE l.target_id = settle.target_id AND l.resource_id = r.resource_id AND l.key = r.key
               AND r.generation >= 0 AND l.generation <> r.generation;

@@ -20,12 +20,12 @@ SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid,
 -- All are of one moment: nothing becomes due between two looks and waits for the one after. What has been due for longer than so
 -- many seconds is not looked at: there lie the entries of all attempts since somebody's transaction began, to be walked one by one.
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds FROM reconciler.ledger
-WHERE target_id = sqlc.arg(target_id)::int AND state IN ('pending', 'failing') AND next_attempt_at <= statement_timestamp()
+WHERE target_id = sqlc.arg(target_id)::int AND next_attempt_at <= statement_timestamp()
     AND next_attempt_at >= coalesce(statement_timestamp() - make_interval(secs => sqlc.narg(back)::float8), '-infinity')
 ORDER BY next_attempt_at LIMIT sqlc.arg(max_rows)::int)
 UNION ALL
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 FROM reconciler.ledger
-WHERE target_id = sqlc.arg(target_id)::int AND state IN ('pending', 'failing') AND next_attempt_at > statement_timestamp()
+WHERE target_id = sqlc.arg(target_id)::int AND next_attempt_at > statement_timestamp()
 ORDER BY next_attempt_at LIMIT 1);
 
 -- name: LedgerTakeOver :execrows
@@ -68,7 +68,7 @@ SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_dele
           UNION SELECT p.id FROM unnest(sqlc.arg(operations)::bigint[]) AS k CROSS JOIN LATERAL (SELECT * FROM reconciler.operations o WHERE o.id = k LIMIT 1) AS p
               WHERE p.target_id = t.id AND NOT p.done)::bigint[] AS operations,
     CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
-    coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
+    coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id
         AND l.next_attempt_at > statement_timestamp() - interval '1 minute' ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
 FROM reconciler.targets t WHERE t.id = sqlc.arg(target_id)::int;
 

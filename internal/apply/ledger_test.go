@@ -214,25 +214,29 @@ func TestObjectsInHandGetTheirRow(t *testing.T) {
 func TestResultsAreRecordedAsTheyAre(t *testing.T) {
 	t.Parallel()
 	d := newLedgerDB(t)
-	rec := record{
+	held := record{
 		state: desired.Held, wanted: true, present: true, desiredRevision: 7, appliedRevision: 6, appliedHash: []byte("\\applied hash, x"), failedHash: make([]byte, 16),
-		attempts: 3, err: "1\" \\ ', (a) {b}\n\té \\x00 NULL", heldBy: heldByGuard, approved: true, protected: true, delay: 1e6, called: true, match: `{"a\"b\\": ", )"}`, memory: []byte{0, '"', '\\', 255},
+		attempts: 3, err: "1\" \\ ', (a) {b}\n\té \\x00 NULL", heldBy: heldByGuard, approved: true, protected: true, delay: -1, called: true, match: `{"a\"b\\": ", )"}`, memory: []byte{0, '"', '\\', 255},
 	}
+	failing := held
+	failing.state, failing.heldBy, failing.delay = desired.Failing, "", 1e6
 	keys := []string{"", " ", `a"b`, `a\b`, `a""b\\`, "a,b(c)d{e}", "NULL", "zwölf\n"}
-	d.settle(t, rec, keys...)
-	var have []record
-	rows, err := d.Pool.Query(t.Context(), `SELECT key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, protected,
-		round(extract(epoch FROM next_attempt_at - clock_timestamp()), -5)::float8, match::text, memory FROM reconciler.ledger ORDER BY array_position($1, key)`, keys)
-	require.NoError(t, err)
-	for i := 0; rows.Next(); i++ {
-		r, key := record{called: true}, ""
-		require.NoError(t, rows.Scan(&key, &r.state, &r.wanted, &r.present, &r.desiredRevision, &r.appliedRevision, &r.appliedHash, &r.failedHash, &r.attempts, &r.err, &r.heldBy, &r.approved, &r.protected,
-			&r.delay, &r.match, &r.memory))
-		require.Equal(t, keys[i], key)
-		have = append(have, r)
+	for _, rec := range []record{held, failing} {
+		d.settle(t, rec, keys...)
+		var have []record
+		rows, err := d.Pool.Query(t.Context(), `SELECT key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, coalesce(held_by, ''), approved, protected,
+			coalesce(round(extract(epoch FROM next_attempt_at - clock_timestamp()), -5)::float8, -1), match::text, memory FROM reconciler.ledger ORDER BY array_position($1, key)`, keys)
+		require.NoError(t, err)
+		for i := 0; rows.Next(); i++ {
+			r, key := record{called: true}, ""
+			require.NoError(t, rows.Scan(&key, &r.state, &r.wanted, &r.present, &r.desiredRevision, &r.appliedRevision, &r.appliedHash, &r.failedHash, &r.attempts, &r.err, &r.heldBy, &r.approved, &r.protected,
+				&r.delay, &r.match, &r.memory))
+			require.Equal(t, keys[i], key)
+			have = append(have, r)
+		}
+		require.NoError(t, rows.Err())
+		require.Equal(t, slices.Repeat([]record{rec}, len(keys)), have)
 	}
-	require.NoError(t, rows.Err())
-	require.Equal(t, slices.Repeat([]record{rec}, len(keys)), have)
 }
 
 // Results of a resource that was untracked meanwhile are dropped; the others of the same batch are not.

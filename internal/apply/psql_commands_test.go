@@ -124,7 +124,7 @@ func TestPsqlPauseAndResume(t *testing.T) {
 	require.Equal(t, []string{"1 | pending |  | t", "2 | held | guard | "}, db.lines(t, "SELECT key, state, held_by, next_attempt_at <= clock_timestamp() FROM reconciler.objects ORDER BY key"))
 	require.Equal(t, "t", db.line(t, "SELECT (paused_at, paused_by, paused_reason) IS NOT DISTINCT FROM (NULL, NULL, NULL) FROM reconciler.targets WHERE name = 'eu'"))
 	require.Equal(t, "eu was not paused", db.line(t, "SELECT reconciler.resume('eu')"))
-	db.Exec(t, "UPDATE reconciler.ledger SET state = 'held', held_by = 'pause' WHERE key = '1'")
+	db.Exec(t, "UPDATE reconciler.ledger SET state = 'held', held_by = 'pause', next_attempt_at = NULL WHERE key = '1'")
 	require.Equal(t, "eu goes on; 1 held object due", db.line(t, "SELECT reconciler.resume('eu')"), "left over by a process that had not heard of resume() yet")
 
 	require.Equal(t, "no target is named 'asia'\nTargets: eu, us", refusal(t, db.Pool, "SELECT reconciler.pause('asia')"))

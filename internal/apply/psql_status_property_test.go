@@ -157,7 +157,7 @@ func (d drawnTarget) insert(batch *pgx.Batch) {
 	}
 	for n, object := range d.objects {
 		batch.Queue(`INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash, held_by, next_attempt_at)
-			SELECT t.id, r.id, $2, $3::text::reconciler.object_state, true, true, '\x00112233445566778899aabbccddeeff', nullif($4, ''), now()
+			SELECT t.id, r.id, $2, $3::text::reconciler.object_state, true, true, '\x00112233445566778899aabbccddeeff', nullif($4, ''), CASE WHEN $3 IN ('pending', 'failing') THEN now() END
 			FROM reconciler.targets t, reconciler.resources r WHERE t.name = $1`, d.name, fmt.Sprint(n), object.state, object.heldBy)
 	}
 }

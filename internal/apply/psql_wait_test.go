@@ -225,7 +225,7 @@ func TestPsqlWaitListsAHundredAndWhatMovesFirst(t *testing.T) {
 	db := newPsqlDB(t)
 	for _, state := range []string{"blocked", "pending"} {
 		db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
-			SELECT t.id, r.id, $1 || n, $1::reconciler.object_state, true, true, now() FROM reconciler.targets t, reconciler.resources r, generate_series(1, 60) AS n WHERE t.name = 'eu'`, state)
+			SELECT t.id, r.id, $1 || n, $1::text::reconciler.object_state, true, true, CASE $1 WHEN 'pending' THEN now() END FROM reconciler.targets t, reconciler.resources r, generate_series(1, 60) AS n WHERE t.name = 'eu'`, state)
 	}
 	require.Equal(t, "100 | 60 | pending1", db.line(t, "SELECT count(*), count(*) FILTER (WHERE state = 'pending'), (array_agg(key))[1] FROM reconciler.wait('0')"))
 }

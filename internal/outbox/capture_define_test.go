@@ -77,7 +77,7 @@ func TestTrackTakesNoLockThatItDoesNotNeed(t *testing.T) {
 func TestUntrack(t *testing.T) {
 	t.Parallel()
 	ledger := `INSERT INTO reconciler.targets (name) VALUES ('eu') ON CONFLICT DO NOTHING;
-		INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash, held_by, next_attempt_at) SELECT t.id, r.id, o.key, o.state::reconciler.object_state, true, true, substr(sha256('x'), 1, 16), o.held_by, now()
+		INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash, held_by) SELECT t.id, r.id, o.key, o.state::reconciler.object_state, true, true, substr(sha256('x'), 1, 16), o.held_by
 		FROM reconciler.targets t, reconciler.resources r, (VALUES ('1', 'applied', NULL), ('2', 'held', 'pause'), ('3', 'blocked', NULL)) AS o(key, state, held_by)`
 	w := newWorld(t, apps, ledger)
 	generated := `SELECT 'table ' || t.tgrelid::regclass FROM pg_trigger t WHERE t.tgname LIKE 'reconciler%' UNION SELECT p.proname FROM pg_proc p WHERE p.proname ~ '^(capture|key|place)_[0-9]' UNION SELECT relname FROM pg_class WHERE relname LIKE 'desired\_%'`

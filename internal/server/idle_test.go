@@ -126,12 +126,15 @@ func TestIdleProcessAsksNextToNothing(t *testing.T) {
 	const beats = `SELECT max(beat)::text FROM reconciler.heartbeats`
 	const terms = `SELECT string_agg(term::text, ' ' ORDER BY term) FROM (SELECT term FROM reconciler.targets UNION ALL SELECT term FROM reconciler.leases) AS l`
 	var asked []string
+	windows := 0
+	// In the first window the end of the syncs may still be asked about.
 	w.eventually("heartbeats pass, and nothing happens that is logged, such as a lost connection", func() bool {
 		before, last, logged := w.text(terms), w.text(beats), len(w.logged(""))
 		p.take()
 		w.settled("true", `SELECT (max(beat) >= $1::bigint + 2)::text FROM reconciler.heartbeats`, last)
 		asked = p.take()
-		return w.text(terms) == before && len(w.logged("")) == logged
+		windows++
+		return windows > 1 && w.text(terms) == before && len(w.logged("")) == logged
 	})
 	counts := map[string]int{}
 	for _, statement := range asked {

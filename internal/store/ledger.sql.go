@@ -78,12 +78,12 @@ func (q *Queries) Home(ctx context.Context) (HomeRow, error) {
 
 const ledgerDue = `-- name: LedgerDue :many
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds FROM reconciler.ledger
-WHERE target_id = $1::int AND state IN ('pending', 'failing') AND next_attempt_at <= statement_timestamp()
+WHERE target_id = $1::int AND next_attempt_at <= statement_timestamp()
     AND next_attempt_at >= coalesce(statement_timestamp() - make_interval(secs => $2::float8), '-infinity')
 ORDER BY next_attempt_at LIMIT $3::int)
 UNION ALL
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 FROM reconciler.ledger
-WHERE target_id = $1::int AND state IN ('pending', 'failing') AND next_attempt_at > statement_timestamp()
+WHERE target_id = $1::int AND next_attempt_at > statement_timestamp()
 ORDER BY next_attempt_at LIMIT 1)
 `
 
@@ -605,7 +605,7 @@ SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_dele
           UNION SELECT p.id FROM unnest($3::bigint[]) AS k CROSS JOIN LATERAL (SELECT id, apply_id, target_id, target, xid, ordinal, state, is_open, reapply, done, term, claims, budget, tasks, completed, failed, superseded, cancelled, error, started_at, completed_at, health_term, health_asked_at, unhealthy FROM reconciler.operations o WHERE o.id = k LIMIT 1) AS p
               WHERE p.target_id = t.id AND NOT p.done)::bigint[] AS operations,
     CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
-    coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id AND l.state IN ('pending', 'failing')
+    coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id
         AND l.next_attempt_at > statement_timestamp() - interval '1 minute' ORDER BY l.next_attempt_at LIMIT 1), false)::boolean AS due
 FROM reconciler.targets t WHERE t.id = $4::int
 `

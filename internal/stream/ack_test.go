@@ -152,7 +152,7 @@ func TestAckEndsWithTheHistory(t *testing.T) {
 func TestAckPausesGrow(t *testing.T) {
 	t.Parallel()
 	b := setupAck(t)
-	for published, pause := range map[string]time.Duration{"0": 250 * time.Millisecond, "1 minute": 7 * time.Minute, "1 day": 10 * time.Minute, "-1 day": 250 * time.Millisecond} {
+	for published, pause := range map[string]time.Duration{"1 minute": 7 * time.Minute, "1 day": 10 * time.Minute, "-1 day": 250 * time.Millisecond} {
 		b.driver.Apply(t.Context(), b.object("a", `1`))
 		b.db.Exec(t, `UPDATE reconciler.published SET at = clock_timestamp() - $1::interval`, published)
 		after := b.driver.Apply(t.Context(), b.object("a", `1`)).After

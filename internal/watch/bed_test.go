@@ -175,7 +175,7 @@ func (b *bed) remove(keys ...string) {
 func (b *bed) unsettled(key, state, heldBy string) {
 	b.t.Helper()
 	b.db.Exec(b.t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, held_by, wanted, present, next_attempt_at)
-		VALUES ($1, $2, $3, $4, nullif($5, ''), true, false, clock_timestamp())`, b.target, b.resource, key, state, heldBy)
+		VALUES ($1, $2, $3, $4::text::reconciler.object_state, nullif($5, ''), true, false, CASE WHEN $4 IN ('pending', 'failing') THEN clock_timestamp() END)`, b.target, b.resource, key, state, heldBy)
 }
 
 // frame is any frame.

@@ -17,7 +17,7 @@ func TestReadsWalkIndexes(t *testing.T) {
 	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
 		SELECT $1, 'app', i::text, i, 1, '1', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, 50000) AS i`, b.target)
 	b.db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash, next_attempt_at)
-		SELECT $1, $2, i::text, CASE WHEN i <= 50000 THEN 'applied' ELSE 'pending' END::reconciler.object_state, true, true, '\x00112233445566778899aabbccddeeff', now()
+		SELECT $1, $2, i::text, CASE WHEN i <= 50000 THEN 'applied' ELSE 'pending' END::reconciler.object_state, true, true, '\x00112233445566778899aabbccddeeff', CASE WHEN i > 50000 THEN now() END
 		FROM generate_series(1, 50003) AS i`, b.target, b.resource)
 	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision)
 		SELECT $1, 'app', CASE WHEN i > 100000 THEN (i - 50000)::text ELSE 'gone ' || i END, 1, 1 FROM generate_series(50001, 100003) AS i`, b.target)
