@@ -35,6 +35,9 @@ func TestMemoriesAreRecorded(t *testing.T) {
 	settle(map[string][]byte{"c": []byte("of before")}, 0)
 	require.Equal(t, "a second, b first, c of before, d ", d.line(t, ledgerMemory))
 	require.Equal(t, "4", d.line(t, `SELECT count(*)::text FROM reconciler.ledger WHERE state = 'pending' AND next_attempt_at <= clock_timestamp()`))
+	d.Exec(t, `UPDATE reconciler.ledger SET state = 'held', held_by = 'pause', next_attempt_at = NULL, generation = 2 WHERE key = 'a'`)
+	settle(map[string][]byte{"a": []byte("of before")}, 0)
+	require.Equal(t, "held of before", d.line(t, `SELECT state || ' ' || convert_from(memory, 'UTF8') FROM reconciler.ledger WHERE key = 'a' AND next_attempt_at IS NULL`), "what is held stays held")
 }
 
 // A result without a memory costs nothing for it, and what the ledger has is not written again.

@@ -92,7 +92,7 @@ func obtain(ctx context.Context, dir string, linger time.Duration, start starter
 	return users, i, nil
 }
 
-// findOrStart is called with a share of dir, so no process reaps it meanwhile.
+// findOrStart is called with a share of dir, so no process removes it.
 func findOrStart(ctx context.Context, dir string, linger time.Duration, start starter) (_ *instance, err error) {
 	starting, err := pgserver.OpenLock(dir, startLock, syscall.LOCK_EX)
 	if err != nil {

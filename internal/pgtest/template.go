@@ -15,7 +15,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/migrate"
 )
 
-// database returns a database of its own for a test, which has the embedded migrations and in which setup has run.
+// database returns a new database with the embedded migrations, in which setup has run.
 func (i *instance) database(t testing.TB, setup []string) *DB {
 	t.Helper()
 	name, err := i.template(t.Context(), migrations.FS, setup)

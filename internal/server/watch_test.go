@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -111,10 +112,16 @@ func TestEditWaitsForTheEndOfAPause(t *testing.T) {
 	w := withApps(t)
 	eu, want := w.watchFleet(2)
 	w.db.Exec(t, `SELECT reconciler.pause('eu')`)
-	w.settled("paused", `SELECT state FROM reconciler.status`)
+	changes := 0
+	w.eventually("the owner has read that the target is paused", func() bool {
+		changes++
+		w.db.Exec(t, `UPDATE apps SET image = $1 WHERE id = 2`, strconv.Itoa(changes))
+		return w.text(`SELECT held_by FROM reconciler.objects WHERE key = '2'`) == "pause"
+	})
+	want["app/2"] = strconv.Quote(strconv.Itoa(changes))
 	_, before, _ := eu.snapshot()
 	eu.edit("app/1", `"edited by hand"`)
-	w.settled("1 pause", `SELECT key || ' ' || held_by FROM reconciler.objects WHERE state = 'held'`)
+	w.settled("pause", `SELECT held_by FROM reconciler.objects WHERE key = '1'`)
 	_, after, _ := eu.snapshot()
 	require.Len(t, after, len(before))
 	w.db.Exec(t, `SELECT reconciler.resume('eu')`)
