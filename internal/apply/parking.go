@@ -29,11 +29,13 @@ type parking struct {
 // is not the last, and batch are those that are parked, nil before the first.
 func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, batch **Run) error {
 	several := more || *batch != nil
-	if !several && int64(len(items)) <= p.guard.Remaining() {
+	// Asked before the objects are: what passes the guard during the count is counted.
+	remaining := p.guard.Remaining()
+	if !several && int64(len(items)) <= remaining {
 		return nil
 	}
 	byResource := map[int32][]*Item{}
-	for _, it := range items {
+	for _, it := range p.queue.NotDeleted(items) { // before the ledger: of a delete that lands in between the row is gone
 		byResource[it.ResourceID] = append(byResource[it.ResourceID], it)
 	}
 	var doomed []*Item
@@ -53,7 +55,7 @@ func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, ba
 		if *batch == nil {
 			*batch = &Run{}
 		}
-	} else if int64(len(doomed)) <= p.guard.Remaining() {
+	} else if int64(len(doomed)) <= remaining {
 		return nil
 	}
 	for _, it := range doomed {
@@ -69,17 +71,15 @@ func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, ba
 	return nil
 }
 
-// doomed returns the objects that a look at them now would delete, without those that are protected, and those that are being
-// deleted: these have passed the guard. Of a resource that cannot be read it returns none: rows that cannot be read are no reason to delete, and the
-// dispatcher deals with the resource.
+// doomed returns the objects that a look at them now would delete, without those that are protected. Of a resource that cannot
+// be read it returns none: rows that cannot be read are no reason to delete, and the dispatcher deals with the resource.
 func (p *parking) doomed(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
 	resource, err := p.resource(ctx, resourceID)
 	if err != nil || resource == nil {
 		return nil, err
 	}
 	var doomed []*Item
-	// Asked before the ledger is read: of one that landed in between the row is gone.
-	for chunk := range slices.Chunk(p.queue.NotDeleted(items), countRows) {
+	for chunk := range slices.Chunk(items, countRows) {
 		rows, err := p.unwanted(ctx, resource, chunk)
 		if ctx.Err() != nil || database.IsUnavailable(err) {
 			return nil, err
