@@ -11,6 +11,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/client"
 	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // BenchmarkAcknowledgement compares a first sync of 20,000 objects with and without acknowledgement: from the start of the server until a
@@ -32,12 +33,12 @@ func BenchmarkAcknowledgement(b *testing.B) {
 	}
 }
 
-func firstSync(b *testing.B, rows int, eu target) time.Duration {
+func firstSync(b *testing.B, rows int, eu servertest.Target) time.Duration {
 	b.Helper()
-	w, _ := fleet(b, rows)
+	w, _ := servertest.Fleet(b, rows)
 	began := time.Now()
-	p := w.startWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, eu)
-	c, err := client.New("http://" + w.address("streams.listen"))
+	p := w.StartWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, eu)
+	c, err := client.New("http://" + address(w, "streams.listen"))
 	require.NoError(b, err)
 	informer := client.NewInformer(c, "eu", client.InformerOptions{})
 	controller := client.NewController(informer, "app", func(context.Context, string) (client.Result, error) { return client.Applied(), nil })
@@ -45,14 +46,14 @@ func firstSync(b *testing.B, rows int, eu target) time.Duration {
 	var running sync.WaitGroup
 	running.Go(func() { _ = informer.Run(ctx) })
 	running.Go(func() { _ = controller.Run(ctx) })
-	w.eventually("everything is reported and applied", func() (done bool) {
-		require.NoError(b, w.db.Pool.QueryRow(b.Context(), `SELECT $1 = (SELECT count(*) FROM reconciler.observations WHERE state = 'applied')
+	w.Eventually("everything is reported and applied", func() (done bool) {
+		require.NoError(b, w.DB.Pool.QueryRow(b.Context(), `SELECT $1 = (SELECT count(*) FROM reconciler.observations WHERE state = 'applied')
 			AND $1 = (SELECT count(*) FROM reconciler.ledger WHERE state = 'applied')`, rows).Scan(&done))
 		return done
 	})
 	took := time.Since(began)
 	cancel()
 	running.Wait()
-	p.stop(b)
+	p.Stop(b)
 	return took
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 const tracked = `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text);
@@ -22,27 +23,27 @@ func through(line *pgtest.Line) func(*config.Config) {
 // I1: connections go dead without a word while new ones work. No part of the process goes on waiting on one of them.
 func TestF77_HalfOpenConnectionsAreGivenUp(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.db.Exec(t, tracked)
-	line := pgtest.NewLine(t, w.db.URL)
-	eu := newPlace()
-	p := w.startWith(func(c *config.Config) {
+	w := servertest.New(t)
+	w.DB.Exec(t, tracked)
+	line := pgtest.NewLine(t, w.DB.URL)
+	eu := servertest.NewPlace()
+	p := w.StartWith(func(c *config.Config) {
 		through(line)(c)
 		c.ShutdownTimeout = time.Minute
-	}, named("eu", eu, quick))
+	}, servertest.Named("eu", eu, servertest.Quick))
 	want := map[string]string{}
 	for n := range 3 {
-		w.db.Exec(t, `INSERT INTO apps (id, region, image) VALUES ($1, 'eu', 'v1')`, n)
+		w.DB.Exec(t, `INSERT INTO apps (id, region, image) VALUES ($1, 'eu', 'v1')`, n)
 		want[fmt.Sprintf("app/%d", n)] = `"v1"`
-		eu.eventually(t, want)
+		eu.Eventually(t, want)
 		line.Swallow()
 	}
-	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	w.DB.Exec(t, `UPDATE apps SET image = 'v2'`)
 	for n := range 3 {
 		want[fmt.Sprintf("app/%d", n)] = `"v2"`
 	}
-	eu.eventually(t, want)
-	w.eventually("the end of the silence is logged", func() bool { return len(w.logged("heartbeat_recovered")) > 0 })
+	eu.Eventually(t, want)
+	w.Eventually("the end of the silence is logged", func() bool { return len(w.Logged("heartbeat_recovered")) > 0 })
 	line.Cut()
-	p.stop(t)
+	p.Stop(t)
 }

@@ -12,15 +12,16 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // pair is a primary with a database, and a standby of it.
 type pair struct {
-	*world
+	*servertest.World
 
 	old, promoted *pgtest.Cluster
 	before, after *pgtest.DB // on the old primary, and on the promoted one
-	eu            *place
+	eu            *servertest.Place
 }
 
 func newPair(t *testing.T) *pair {
@@ -28,8 +29,8 @@ func newPair(t *testing.T) *pair {
 	old := pgtest.Server(t)
 	db := old.New(t)
 	standby := old.Standby(t)
-	p := &pair{old: old, promoted: standby, before: db, after: standby.Same(t, db), eu: newPlace()}
-	p.world = setupOn(t, db) // what must hold in the end is looked at before the pools are closed
+	p := &pair{old: old, promoted: standby, before: db, after: standby.Same(t, db), eu: servertest.NewPlace()}
+	p.World = servertest.NewOn(t, db) // what must hold in the end is looked at before the pools are closed
 	db.Exec(t, tracked)
 	db.Exec(t, `INSERT INTO apps SELECT n, 'eu', 'v1' FROM generate_series(1, 3) AS n`)
 	return p
@@ -37,25 +38,25 @@ func newPair(t *testing.T) *pair {
 
 // failOver promotes the standby; the old primary goes on.
 func (p *pair) failOver() {
-	p.t.Helper()
-	p.promoted.AwaitReplay(p.t, p.old)
-	p.promoted.Promote(p.t)
-	p.db = p.after
+	p.T.Helper()
+	p.promoted.AwaitReplay(p.T, p.old)
+	p.promoted.Promote(p.T)
+	p.DB = p.after
 }
 
 // has waits until the target has all objects at a version.
 func (p *pair) has(version string) {
-	p.t.Helper()
+	p.T.Helper()
 	want := map[string]string{}
 	for n := range 3 {
 		want[fmt.Sprintf("app/%d", n+1)] = `"` + version + `"`
 	}
-	p.eu.eventually(p.t, want)
+	p.eu.Eventually(p.T, want)
 }
 
 func (p *pair) set(version string) {
-	p.t.Helper()
-	p.db.Exec(p.t, `UPDATE apps SET image = $1`, version)
+	p.T.Helper()
+	p.DB.Exec(p.T, `UPDATE apps SET image = $1`, version)
 }
 
 // urls has a process use URLs.
@@ -70,7 +71,7 @@ func urls(database, direct string, listen *string) func(*config.Config) {
 
 // called returns the specs that the target was called with, each once, in order.
 func (p *pair) called() (specs []string) {
-	_, calls, _ := p.eu.snapshot()
+	_, calls, _ := p.eu.Snapshot()
 	for _, c := range calls {
 		specs = append(specs, c.Spec)
 	}
@@ -83,7 +84,7 @@ func TestF88_OldPrimaryThatComesBackIsRefused(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	url := pgtest.URLs(p.before.Name, p.old, p.promoted)
-	first := p.startWith(urls(url, url, nil), named("eu", p.eu, quick))
+	first := p.StartWith(urls(url, url, nil), servertest.Named("eu", p.eu, servertest.Quick))
 	p.has("v1")
 	p.promoted.AwaitReplay(t, p.old)
 	p.old.StopImmediate(t)
@@ -91,21 +92,21 @@ func TestF88_OldPrimaryThatComesBackIsRefused(t *testing.T) {
 	p.set("v3")
 	p.has("v3")
 	// A target may be applied before the last loop has noticed.
-	p.eventually("the end of the outage is logged", func() bool { return len(p.logged("database_restored")) > 0 })
+	p.Eventually("the end of the outage is logged", func() bool { return len(p.Logged("database_restored")) > 0 })
 
 	p.old.Start(t)
 	// Everything of the process there ends, once.
-	p.db.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
+	p.DB.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
 	p.set("v4")
 	p.has("v4")
-	p.eventually("the old primary is named", func() bool { return len(p.logged("server_refused")) > 0 })
-	require.Contains(t, p.logged("server_refused")[0], fmt.Sprintf("the server at %s is an old primary and is not used: it is on timeline 1, and timeline 2 of the same system was seen at %s", p.old.Addr(), p.promoted.Addr()))
-	first.stop(t)
+	p.Eventually("the old primary is named", func() bool { return len(p.Logged("server_refused")) > 0 })
+	require.Contains(t, p.Logged("server_refused")[0], fmt.Sprintf("the server at %s is an old primary and is not used: it is on timeline 1, and timeline 2 of the same system was seen at %s", p.old.Addr(), p.promoted.Addr()))
+	first.Stop(t)
 
-	second := p.startWith(urls(url, url, nil), named("eu", p.eu, quick))
+	second := p.StartWith(urls(url, url, nil), servertest.Named("eu", p.eu, servertest.Quick))
 	p.set("v5")
 	p.has("v5")
-	second.stop(t)
+	second.Stop(t)
 	require.Equal(t, []string{`"v1"`, `"v3"`, `"v4"`, `"v5"`}, p.called())
 	require.Equal(t, "0", textOf(t, p.before, `SELECT epoch::text FROM reconciler.installation`), "the old primary was left alone")
 }
@@ -116,7 +117,7 @@ func TestF88_WhatAnOldPrimaryChangedIsRepaired(t *testing.T) {
 	t.Parallel()
 	p := newPair(t)
 	url := pgtest.URLs(p.before.Name, p.promoted, p.old)
-	first := p.startWith(urls(url, url, nil), named("eu", listing{p.eu}, quick))
+	first := p.StartWith(urls(url, url, nil), servertest.Named("eu", servertest.Listing{Place: p.eu}, servertest.Quick))
 	p.has("v1")
 	p.promoted.AwaitReplay(t, p.old)
 	p.old.StopImmediate(t)
@@ -124,36 +125,36 @@ func TestF88_WhatAnOldPrimaryChangedIsRepaired(t *testing.T) {
 	p.set("v2")
 	p.has("v2")
 	onNew := p.after.Conn(t)
-	p.eventually("all is settled", func() (settled bool) {
+	p.Eventually("all is settled", func() (settled bool) {
 		require.NoError(t, onNew.QueryRow(t.Context(), `SELECT count(*) = 0 FROM reconciler.sync_runs WHERE state IN ('requested', 'running')`).Scan(&settled))
 		return settled
 	})
-	first.stop(t)
-	require.Empty(t, p.logged("old_primary_left"))
+	first.Stop(t)
+	require.Empty(t, p.Logged("old_primary_left"))
 
 	p.promoted.StopImmediate(t)
 	p.old.Start(t)
-	second := p.startWith(urls(url, url, nil), named("eu", listing{p.eu}, quick))
+	second := p.StartWith(urls(url, url, nil), servertest.Named("eu", servertest.Listing{Place: p.eu}, servertest.Quick))
 	onOld := p.before.Conn(t)
 	_, err := onOld.Exec(t.Context(), `UPDATE apps SET image = 'lost'; INSERT INTO apps VALUES (4, 'eu', 'lost')`)
 	require.NoError(t, err)
-	p.eu.eventually(t, map[string]string{"app/1": `"lost"`, "app/2": `"lost"`, "app/3": `"lost"`, "app/4": `"lost"`})
+	p.eu.Eventually(t, map[string]string{"app/1": `"lost"`, "app/2": `"lost"`, "app/3": `"lost"`, "app/4": `"lost"`})
 
 	p.promoted.Start(t)
 	_, err = onOld.Exec(t.Context(), `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
 	require.NoError(t, err)
 	p.has("v2")
 	// Its new owner may have applied everything before the targets are named.
-	p.eventually("the targets are named", func() bool { return len(p.logged("old_primary_left")) > 0 })
-	require.Contains(t, p.logged("old_primary_left")[0], "they were changed by its rows")
-	second.stop(t)
+	p.Eventually("the targets are named", func() bool { return len(p.Logged("old_primary_left")) > 0 })
+	require.Contains(t, p.Logged("old_primary_left")[0], "they were changed by its rows")
+	second.Stop(t)
 }
 
 // failOverDead is failOver when the old primary has stopped.
 func (p *pair) failOverDead() {
-	p.t.Helper()
-	p.promoted.Promote(p.t)
-	p.db = p.after
+	p.T.Helper()
+	p.promoted.Promote(p.T)
+	p.DB = p.after
 }
 
 func textOf(t *testing.T, db *pgtest.DB, sql string) (text string) {
@@ -170,48 +171,48 @@ func TestF89_ConnectionsToTwoServersStopUntilTheyAgree(t *testing.T) {
 	p := newPair(t)
 	work, direct := pgtest.NewLine(t, p.before.URL), pgtest.NewLine(t, p.before.URL)
 	listen := "127.0.0.1:0"
-	daemon := p.startWith(urls(work.URL, direct.URL, &listen), named("eu", p.eu, quick))
+	daemon := p.StartWith(urls(work.URL, direct.URL, &listen), servertest.Named("eu", p.eu, servertest.Quick))
 	p.has("v1")
 	p.failOver()
-	work.Lead(t, p.db.URL)
+	work.Lead(t, p.DB.URL)
 	work.Cut()
-	p.eventually("readyz names both servers", func() bool {
+	p.Eventually("readyz names both servers", func() bool {
 		body := p.ready()
 		return strings.Contains(body, "is an old primary and is not used") && strings.Contains(body, "timeline 2")
 	})
 	p.set("v2")
 	require.NotContains(t, p.called(), `"v2"`)
 
-	direct.Lead(t, p.db.URL)
+	direct.Lead(t, p.DB.URL)
 	p.has("v2")
-	p.eventually("it is ready", func() bool { return p.ready() == "ok\n" })
+	p.Eventually("it is ready", func() bool { return p.ready() == "ok\n" })
 	require.Equal(t, []string{`"v1"`, `"v2"`}, p.called())
-	daemon.stop(t)
+	daemon.Stop(t)
 }
 
 // ready returns what /readyz of the process answers.
 func (p *pair) ready() string {
-	lines := p.logged("msg=listening")
+	lines := p.Logged("msg=listening")
 	if len(lines) == 0 {
 		return ""
 	}
 	_, addr, _ := strings.Cut(lines[len(lines)-1], "address=")
 	answer, err := http.Get("http://" + addr + "/readyz")
-	require.NoError(p.t, err)
+	require.NoError(p.T, err)
 	defer answer.Body.Close()
 	body, err := io.ReadAll(answer.Body)
-	require.NoError(p.t, err)
+	require.NoError(p.T, err)
 	return string(body)
 }
 
 // Two URLs that lead to two databases are an error at the start, which names both.
 func TestF89_TwoDatabasesAreRefusedAtTheStart(t *testing.T) {
 	t.Parallel()
-	w, other := setup(t), pgtest.New(t)
-	p := w.startWith(urls(other.URL, w.db.URL, nil), named("eu", newPlace()))
+	w, other := servertest.New(t), pgtest.New(t)
+	p := w.StartWith(urls(other.URL, w.DB.URL, nil), servertest.Named("eu", servertest.NewPlace()))
 	var err error
 	select {
-	case err = <-p.done:
+	case err = <-p.Done:
 	case <-t.Context().Done():
 	}
 	require.ErrorContains(t, err, "is in another database (system ")

@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -13,11 +14,11 @@ import (
 // statement or cut off: it starts no run, which nobody would end, and gives up none of its successor's.
 func TestFormerOwnerStartsAndEndsNoSync(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
+	w := servertest.New(t)
 	const former, owner = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
-	w.db.Exec(t, `INSERT INTO reconciler.targets (name, owner, term, lease_ttl) VALUES ('eu', $1, 2, '1 hour')`, owner)
-	w.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason) VALUES (1, 'start')`)
-	queries, ctx := store.New(w.db.Pool), t.Context()
+	w.DB.Exec(t, `INSERT INTO reconciler.targets (name, owner, term, lease_ttl) VALUES ('eu', $1, 2, '1 hour')`, owner)
+	w.DB.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason) VALUES (1, 'start')`)
+	queries, ctx := store.New(w.DB.Pool), t.Context()
 	const runs = `SELECT string_agg(concat_ws(' ', id, state, term), ', ' ORDER BY id) FROM reconciler.sync_runs`
 	for _, late := range []store.SyncNextParams{
 		{TargetID: 1, Owner: former, Term: 1, Mode: "repair"}, {TargetID: 1, Owner: owner, Term: 1, Mode: "repair"}, {TargetID: 1, Owner: former, Term: 2, Mode: "repair"},
@@ -25,7 +26,7 @@ func TestFormerOwnerStartsAndEndsNoSync(t *testing.T) {
 		_, err := queries.SyncNext(ctx, late)
 		require.ErrorIs(t, err, pgx.ErrNoRows, "%v", late)
 	}
-	require.Equal(t, "1 requested", w.text(runs))
+	require.Equal(t, "1 requested", w.Text(runs))
 
 	run, err := queries.SyncNext(ctx, store.SyncNextParams{TargetID: 1, Owner: owner, Term: 2, Mode: "repair"})
 	require.NoError(t, err)
@@ -33,10 +34,10 @@ func TestFormerOwnerStartsAndEndsNoSync(t *testing.T) {
 	n, err := queries.SyncAbandoned(ctx, store.SyncAbandonedParams{TargetID: 1, Term: 1})
 	require.NoError(t, err)
 	require.Zero(t, n)
-	require.Equal(t, "1 running 2", w.text(runs))
+	require.Equal(t, "1 running 2", w.Text(runs))
 
 	n, err = queries.SyncAbandoned(ctx, store.SyncAbandonedParams{TargetID: 1, Term: 3})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, n)
-	require.Equal(t, "1 failed 2, 2 requested", w.text(runs))
+	require.Equal(t, "1 failed 2, 2 requested", w.Text(runs))
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // address returns where a server that was just started listens.
-func (w *world) address(key string) (addr string) {
-	w.t.Helper()
-	w.eventually("it listens", func() bool {
-		for _, line := range w.logged("msg=listening key=" + key + " ") {
+func address(w *servertest.World, key string) (addr string) {
+	w.T.Helper()
+	w.Eventually("it listens", func() bool {
+		for _, line := range w.Logged("msg=listening key=" + key + " ") {
 			_, addr, _ = strings.Cut(line, "address=")
 		}
 		return addr != ""
@@ -32,9 +33,9 @@ func (w *world) address(key string) (addr string) {
 // database and the targets.
 func TestF30_RequestsThatDoNotEndAreEnded(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", newPlace()))
-	addr := w.address("listen")
+	w := servertest.New(t)
+	w.StartWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, servertest.Named("eu", servertest.NewPlace()))
+	addr := address(w, "listen")
 	var idle sync.WaitGroup
 	var mu sync.Mutex
 	var open int
@@ -44,7 +45,7 @@ func TestF30_RequestsThatDoNotEndAreEnded(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		_, err = io.WriteString(conn, "POST /readyz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx")
 		require.NoError(t, err)
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(deadline)))
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(servertest.Deadline)))
 		idle.Go(func() {
 			if _, err := io.Copy(io.Discard, conn); errors.Is(err, net.ErrClosed) || isTimeout(err) {
 				mu.Lock()
@@ -69,11 +70,11 @@ func isTimeout(err error) bool {
 // A page of another site that has its name lead here reads nothing.
 func TestF30_OnlyNamesOfOurOwnAreServed(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.startWith(func(c *config.Config) {
+	w := servertest.New(t)
+	w.StartWith(func(c *config.Config) {
 		c.Listen, c.PprofListen, c.ListenNames = "127.0.0.1:0", "127.0.0.1:0", "status.example.org, Other.Example.org"
-	}, named("eu", newPlace()))
-	web, prof := w.address("listen"), w.address("pprof_listen")
+	}, servertest.Named("eu", servertest.NewPlace()))
+	web, prof := address(w, "listen"), address(w, "pprof_listen")
 	for name, c := range map[string]struct {
 		host, origin string
 		want         int

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // tap notes the statements that go to a server.
@@ -113,14 +114,14 @@ func (p *tap) read(to io.Writer, from io.Reader) {
 func TestIdleProcessAsksNextToNothing(t *testing.T) {
 	t.Parallel()
 	// A server of its own: transactions of other tests would keep the leader dozing, and looking.
-	w := setupOn(t, pgtest.Server(t).New(t, apps...))
-	want := w.fleet(500)
-	p, through := newTap(t, w.db.URL)
-	eu, us := newPlace(), newPlace()
-	w.startWith(func(c *config.Config) { c.DatabaseURL, c.DirectURL = config.NewURL(through), config.NewURL(through) }, named("eu", eu), named("us", us))
-	eu.eventually(t, want)
-	w.converged()
-	w.eventually("the leader sleeps", func() bool { return w.series("awake") == 0 && w.series("listening") == 1 })
+	w := servertest.NewOn(t, pgtest.Server(t).New(t, servertest.Apps...))
+	want := w.Fleet(500)
+	p, through := newTap(t, w.DB.URL)
+	eu, us := servertest.NewPlace(), servertest.NewPlace()
+	w.StartWith(func(c *config.Config) { c.DatabaseURL, c.DirectURL = config.NewURL(through), config.NewURL(through) }, servertest.Named("eu", eu), servertest.Named("us", us))
+	eu.Eventually(t, want)
+	w.Converged()
+	w.Eventually("the leader sleeps", func() bool { return w.Series("awake") == 0 && w.Series("listening") == 1 })
 	require.Greater(t, len(p.take()), 30, "the tap notes what a busy process asks")
 
 	const beats = `SELECT max(beat)::text FROM reconciler.heartbeats`
@@ -128,13 +129,13 @@ func TestIdleProcessAsksNextToNothing(t *testing.T) {
 	var asked []string
 	windows := 0
 	// In the first window the end of the syncs may still be asked about.
-	w.eventually("heartbeats pass, and nothing happens that is logged, such as a lost connection", func() bool {
-		before, last, logged := w.text(terms), w.text(beats), len(w.logged(""))
+	w.Eventually("heartbeats pass, and nothing happens that is logged, such as a lost connection", func() bool {
+		before, last, logged := w.Text(terms), w.Text(beats), len(w.Logged(""))
 		p.take()
-		w.settled("true", `SELECT (max(beat) >= $1::bigint + 2)::text FROM reconciler.heartbeats`, last)
+		w.Settled("true", `SELECT (max(beat) >= $1::bigint + 2)::text FROM reconciler.heartbeats`, last)
 		asked = p.take()
 		windows++
-		return windows > 1 && w.text(terms) == before && len(w.logged("")) == logged
+		return windows > 1 && w.Text(terms) == before && len(w.Logged("")) == logged
 	})
 	counts := map[string]int{}
 	for _, statement := range asked {

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // Nothing that an owner writes can keep untrack() waiting, or be ended by a deadlock with it: it locks no row of the ledger.
@@ -15,20 +16,20 @@ func TestF114_UntrackLocksNoRowOfTheLedger(t *testing.T) {
 	for _, release := range []string{"keep", "delete"} {
 		t.Run(release, func(t *testing.T) {
 			t.Parallel()
-			w, want := fleet(t, 3)
-			eu := newPlace()
-			w.start(named("eu", eu))
-			eu.eventually(t, want)
-			w.wait()
-			settling := w.begin()
-			w.in(settling, `SELECT FROM reconciler.ledger FOR UPDATE`)
-			w.db.Exec(t, `SET lock_timeout = '10s'; SELECT reconciler.untrack('app', '`+release+`')`)
-			w.in(settling, `COMMIT`)
-			w.settled("0 0", `SELECT concat_ws(' ', (SELECT count(*) FROM reconciler.ledger), (SELECT count(*) FROM reconciler.resources))`)
+			w, want := servertest.Fleet(t, 3)
+			eu := servertest.NewPlace()
+			w.Start(servertest.Named("eu", eu))
+			eu.Eventually(t, want)
+			w.Wait()
+			settling := w.Begin()
+			w.In(settling, `SELECT FROM reconciler.ledger FOR UPDATE`)
+			w.DB.Exec(t, `SET lock_timeout = '10s'; SELECT reconciler.untrack('app', '`+release+`')`)
+			w.In(settling, `COMMIT`)
+			w.Settled("0 0", `SELECT concat_ws(' ', (SELECT count(*) FROM reconciler.ledger), (SELECT count(*) FROM reconciler.resources))`)
 			if release == "delete" {
 				want = map[string]string{}
 			}
-			require.Equal(t, want, eu.have())
+			require.Equal(t, want, eu.Have())
 		})
 	}
 }
@@ -39,19 +40,19 @@ func TestF114_OrdersLockAsOwnersDo(t *testing.T) {
 	for _, order := range []string{"approve", "retry"} {
 		t.Run(order, func(t *testing.T) {
 			t.Parallel()
-			w := withApps(t)
-			eu := newPlace()
-			want := w.fleet(3)
-			w.start(named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(0) }))
-			eu.eventually(t, want)
-			w.wait()
-			w.db.Exec(t, `DELETE FROM apps`)
-			w.settled("3", `SELECT count(*)::text FROM reconciler.held WHERE held_by = 'guard'`)
-			settling := w.begin()
-			w.in(settling, `SELECT reconciler.named_target('eu')`)
-			done := w.waits(`SELECT reconciler.` + order + `('eu')`)
-			w.in(settling, `SELECT FROM reconciler.ledger FOR UPDATE`)
-			w.commit(settling)
+			w := servertest.WithApps(t)
+			eu := servertest.NewPlace()
+			want := w.Fleet(3)
+			w.Start(servertest.Named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(0) }))
+			eu.Eventually(t, want)
+			w.Wait()
+			w.DB.Exec(t, `DELETE FROM apps`)
+			w.Settled("3", `SELECT count(*)::text FROM reconciler.held WHERE held_by = 'guard'`)
+			settling := w.Begin()
+			w.In(settling, `SELECT reconciler.named_target('eu')`)
+			done := waits(w, `SELECT reconciler.`+order+`('eu')`)
+			w.In(settling, `SELECT FROM reconciler.ledger FOR UPDATE`)
+			w.Commit(settling)
 			require.NoError(t, <-done)
 		})
 	}
@@ -60,23 +61,23 @@ func TestF114_OrdersLockAsOwnersDo(t *testing.T) {
 // start_over() locks the installation first, as adopt() does: neither is ended by a deadlock.
 func TestF123_StartOverLocksAsAdoptDoes(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	adopting := w.begin()
-	w.in(adopting, `SELECT FROM reconciler.installation FOR UPDATE`)
-	done := w.waits(`SELECT reconciler.start_over('by hand')`)
-	w.in(adopting, `SELECT reconciler.start_over('restored')`)
-	w.commit(adopting)
+	w := servertest.New(t)
+	adopting := w.Begin()
+	w.In(adopting, `SELECT FROM reconciler.installation FOR UPDATE`)
+	done := waits(w, `SELECT reconciler.start_over('by hand')`)
+	w.In(adopting, `SELECT reconciler.start_over('restored')`)
+	w.Commit(adopting)
 	require.NoError(t, <-done)
 }
 
 // waits begins a statement and returns when it waits for a lock. The channel receives how it ends.
-func (w *world) waits(sql string) <-chan error {
-	w.t.Helper()
+func waits(w *servertest.World, sql string) <-chan error {
+	w.T.Helper()
 	done := make(chan error, 1)
 	go func() {
-		_, err := w.db.Pool.Exec(context.Background(), sql)
+		_, err := w.DB.Pool.Exec(context.Background(), sql)
 		done <- err
 	}()
-	w.settled("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query = $1`, sql)
+	w.Settled("1", `SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query = $1`, sql)
 	return done
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // openCommands call what people may call, for three targets at once where they name one. start_over() is not among them: its
@@ -49,36 +50,36 @@ var openCommands = map[string]string{
 // others flow, rollouts open, and no lease is lost for it, also when many stay open at once.
 func TestOpenCommandsStopNobodyElse(t *testing.T) {
 	t.Parallel()
-	w := holding(t)
-	w.db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL DEFAULT 'v1');
+	w := servertest.Holding(t)
+	w.DB.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL DEFAULT 'v1');
 		INSERT INTO apps SELECT i, (ARRAY['a', 'b', 'c'])[i % 3 + 1] FROM generate_series(1, 150) AS i; SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(image)');
 		CREATE TABLE others (id int PRIMARY KEY, n int NOT NULL); INSERT INTO others VALUES (1, 0); SELECT reconciler.track('other', 'others', '{id}', '''free''', spec => 'to_jsonb(n)')`)
-	require.Equal(t, w.text(`SELECT string_agg(f, ' ' ORDER BY f COLLATE "C") FROM (SELECT DISTINCT substring(object FROM '^reconciler\.([a-z_]+)') AS f FROM reconciler.rights('operator') WHERE class = 'FUNCTION'
+	require.Equal(t, w.Text(`SELECT string_agg(f, ' ' ORDER BY f COLLATE "C") FROM (SELECT DISTINCT substring(object FROM '^reconciler\.([a-z_]+)') AS f FROM reconciler.rights('operator') WHERE class = 'FUNCTION'
 		EXCEPT SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'reconciler'::regnamespace AND p.provolatile <> 'v'
 		UNION VALUES ('track'), ('untrack'), ('regenerate'), ('set_notify'), ('set_applies')) AS f`), strings.Join(slices.Sorted(maps.Keys(openCommands)), " "), "what people may call is tried here")
-	free := newPlace()
-	w.start(named("a", newPlace(), quick), named("b", newPlace(), quick), named("c", newPlace(), quick), named("free", free))
-	w.wait()
-	w.db.Exec(t, `SELECT reconciler.pause('a'); SELECT reconciler.ask_health('a', '1 hour')`)
-	w.apply(`'one that waits'`, `UPDATE apps SET image = 'v0'`)
-	w.settled("running", `SELECT state FROM reconciler.applies`)
+	free := servertest.NewPlace()
+	w.Start(servertest.Named("a", servertest.NewPlace(), servertest.Quick), servertest.Named("b", servertest.NewPlace(), servertest.Quick), servertest.Named("c", servertest.NewPlace(), servertest.Quick), servertest.Named("free", free))
+	w.Wait()
+	w.DB.Exec(t, `SELECT reconciler.pause('a'); SELECT reconciler.ask_health('a', '1 hour')`)
+	apply(w, `'one that waits'`, `UPDATE apps SET image = 'v0'`)
+	w.Settled("running", `SELECT state FROM reconciler.applies`)
 	const terms = `SELECT string_agg(concat(name, term), ' ' ORDER BY name) FROM (SELECT name, term FROM reconciler.targets UNION ALL SELECT name, term FROM reconciler.leases) AS l`
-	before, n := w.text(terms), 0
+	before, n := w.Text(terms), 0
 	flows := func(what string) {
 		t.Helper()
 		n++
 		// A newer apply supersedes the waiting one for an object. It cannot be opened while a person holds the waiting one.
-		_, err := w.db.Pool.Exec(t.Context(), fmt.Sprintf(`BEGIN; SET LOCAL lock_timeout = '100ms'; SELECT reconciler.begin_apply('taker'); UPDATE apps SET image = 'v%d' WHERE id = %d; COMMIT`, n, 3*n))
+		_, err := w.DB.Pool.Exec(t.Context(), fmt.Sprintf(`BEGIN; SET LOCAL lock_timeout = '100ms'; SELECT reconciler.begin_apply('taker'); UPDATE apps SET image = 'v%d' WHERE id = %d; COMMIT`, n, 3*n))
 		if database.Code(err) != "55P03" { // the person's command is about the rows themselves
 			require.NoError(t, err, what)
 		}
-		w.apply(`'others'`, `UPDATE others SET n = `+strconv.Itoa(n))
-		free.until(t, func(have map[string]string, _ []call) bool { return have["other/1"] == strconv.Itoa(n) }, func() string { return "a change is applied beside " + what })
-		w.settled("0", `SELECT count(*)::text FROM reconciler.applies WHERE title = 'others' AND state <> 'completed'`)
+		apply(w, `'others'`, `UPDATE others SET n = `+strconv.Itoa(n))
+		free.Until(t, func(have map[string]string, _ []servertest.Call) bool { return have["other/1"] == strconv.Itoa(n) }, func() string { return "a change is applied beside " + what })
+		w.Settled("0", `SELECT count(*)::text FROM reconciler.applies WHERE title = 'others' AND state <> 'completed'`)
 	}
 	open := func(name string) (pgx.Tx, error) {
-		person := w.begin()
-		w.in(person, `SET LOCAL lock_timeout = '100ms'`)
+		person := w.Begin()
+		w.In(person, `SET LOCAL lock_timeout = '100ms'`)
 		_, err := person.Exec(t.Context(), openCommands[name])
 		return person, err
 	}
@@ -100,16 +101,16 @@ func TestOpenCommandsStopNobodyElse(t *testing.T) {
 		left = append(left, person)
 	}
 	const beats = `SELECT max(beat)::text FROM reconciler.heartbeats`
-	begun := w.text(beats)
-	w.eventually("heartbeats have passed", func() bool {
-		return w.text(`SELECT (max(beat) >= $1::bigint + 3)::text FROM reconciler.heartbeats`, begun) == "true"
+	begun := w.Text(beats)
+	w.Eventually("heartbeats have passed", func() bool {
+		return w.Text(`SELECT (max(beat) >= $1::bigint + 3)::text FROM reconciler.heartbeats`, begun) == "true"
 	})
 	flows("all of them")
-	require.Equal(t, before, w.text(terms), "leases were lost")
-	require.Empty(t, w.text(`SELECT coalesce(string_agg(concat_ws(' ', loop, target, error), '; '), '') FROM reconciler.failing_loops WHERE coalesce(target, '') NOT IN ('a', 'b', 'c')`))
+	require.Equal(t, before, w.Text(terms), "leases were lost")
+	require.Empty(t, w.Text(`SELECT coalesce(string_agg(concat_ws(' ', loop, target, error), '; '), '') FROM reconciler.failing_loops WHERE coalesce(target, '') NOT IN ('a', 'b', 'c')`))
 	for _, person := range left {
 		require.NoError(t, person.Rollback(t.Context()))
 	}
-	w.db.Exec(t, `SELECT reconciler.resume('a')`)
-	w.wait()
+	w.DB.Exec(t, `SELECT reconciler.resume('a')`)
+	w.Wait()
 }

@@ -12,36 +12,37 @@ import (
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // C52, C53, I10: replicas share the targets out; a rolling restart under load loses nothing.
 func TestReplicasShareTargetsAndRestartWithoutLoss(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.db.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL)`)
-	w.db.Exec(t, `INSERT INTO apps SELECT i, 't' || i % 4, 'v0' FROM generate_series(1, 40) AS i`)
-	w.db.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(image)')`)
-	places := map[string]*place{}
+	w := servertest.New(t)
+	w.DB.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL)`)
+	w.DB.Exec(t, `INSERT INTO apps SELECT i, 't' || i % 4, 'v0' FROM generate_series(1, 40) AS i`)
+	w.DB.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(image)')`)
+	places := map[string]*servertest.Place{}
 	for i := range 4 {
-		places[fmt.Sprintf("t%d", i)] = newPlace()
+		places[fmt.Sprintf("t%d", i)] = servertest.NewPlace()
 	}
-	start := func() *process {
-		var targets []target
+	start := func() *servertest.Process {
+		var targets []servertest.Target
 		for name, p := range places {
-			targets = append(targets, named(name, p))
+			targets = append(targets, servertest.Named(name, p))
 		}
-		return w.start(targets...)
+		return w.Start(targets...)
 	}
 	first := start()
-	w.wait()
+	w.Wait()
 	second := start()
-	w.settled("2", `SELECT count(DISTINCT owner)::text FROM reconciler.targets`)
-	w.settled("2 2", `SELECT string_agg(n::text, ' ') FROM (SELECT count(*) AS n FROM reconciler.targets GROUP BY owner) AS c`)
+	w.Settled("2", `SELECT count(DISTINCT owner)::text FROM reconciler.targets`)
+	w.Settled("2 2", `SELECT string_agg(n::text, ' ') FROM (SELECT count(*) AS n FROM reconciler.targets GROUP BY owner) AS c`)
 
 	// Changes go on while each replica is replaced.
 	ctx, stop := context.WithCancel(context.Background())
 	written := make(chan int, 1)
-	conn := w.db.Conn(t)
+	conn := w.DB.Conn(t)
 	go func() {
 		n := 0
 		for ; ctx.Err() == nil; n++ {
@@ -52,77 +53,77 @@ func TestReplicasShareTargetsAndRestartWithoutLoss(t *testing.T) {
 		}
 		written <- n
 	}()
-	first.stop(t)
-	w.settled("1", `SELECT count(DISTINCT owner)::text FROM reconciler.targets`)
+	first.Stop(t)
+	w.Settled("1", `SELECT count(DISTINCT owner)::text FROM reconciler.targets`)
 	third := start()
-	w.settled("2", `SELECT count(DISTINCT owner)::text FROM reconciler.targets`)
-	second.stop(t)
+	w.Settled("2", `SELECT count(DISTINCT owner)::text FROM reconciler.targets`)
+	second.Stop(t)
 	stop()
 	require.Positive(t, <-written)
-	w.wait()
-	w.compare(places)
-	third.stop(t)
-	require.Equal(t, "true", w.text(`SELECT bool_and(clean AND owner IS NULL)::text FROM reconciler.targets`), "a clean stop leaves clean targets")
+	w.Wait()
+	compare(w, places)
+	third.Stop(t)
+	require.Equal(t, "true", w.Text(`SELECT bool_and(clean AND owner IS NULL)::text FROM reconciler.targets`), "a clean stop leaves clean targets")
 }
 
 // compare checks every place against the rows.
-func (w *world) compare(places map[string]*place) {
-	w.t.Helper()
+func compare(w *servertest.World, places map[string]*servertest.Place) {
+	w.T.Helper()
 	for name, p := range places {
-		rows, err := w.db.Pool.Query(context.Background(), `SELECT 'app/' || id, to_jsonb(image)::text FROM apps WHERE region = $1`, name)
-		require.NoError(w.t, err)
+		rows, err := w.DB.Pool.Query(context.Background(), `SELECT 'app/' || id, to_jsonb(image)::text FROM apps WHERE region = $1`, name)
+		require.NoError(w.T, err)
 		want := map[string]string{}
 		for rows.Next() {
 			var id, spec string
-			require.NoError(w.t, rows.Scan(&id, &spec))
+			require.NoError(w.T, rows.Scan(&id, &spec))
 			want[id] = spec
 		}
-		require.NoError(w.t, rows.Err())
-		have, _, _ := p.snapshot()
-		require.Equal(w.t, want, have, violation+name)
+		require.NoError(w.T, rows.Err())
+		have, _, _ := p.Snapshot()
+		require.Equal(w.T, want, have, servertest.Violation+name)
 	}
 }
 
 // C51: a target with other options is another place: everything is applied there.
 func TestChangedOptionsApplyEverythingAgain(t *testing.T) {
 	t.Parallel()
-	w, want := fleet(t, 10)
-	before, after := newPlace(), newPlace()
-	p := w.start(named("eu", listing{before}))
-	before.eventually(t, want)
-	w.wait()
-	p.stop(t)
-	w.start(named("eu", listing{after}, func(c *config.Target) { c.Options = driver.Options{"dir": "elsewhere"} }))
-	after.eventually(t, want)
-	w.wait()
+	w, want := servertest.Fleet(t, 10)
+	before, after := servertest.NewPlace(), servertest.NewPlace()
+	p := w.Start(servertest.Named("eu", servertest.Listing{Place: before}))
+	before.Eventually(t, want)
+	w.Wait()
+	p.Stop(t)
+	w.Start(servertest.Named("eu", servertest.Listing{Place: after}, func(c *config.Target) { c.Options = driver.Options{"dir": "elsewhere"} }))
+	after.Eventually(t, want)
+	w.Wait()
 }
 
 // C15, I12: a restored database is noticed, and every target is applied again and pruned.
 func TestRestoredDatabaseIsNoticed(t *testing.T) {
 	t.Parallel()
-	for name, drv := range map[string]func(*place) driver.Driver{
-		"WithListing": func(p *place) driver.Driver { return listing{p} }, "Without": func(p *place) driver.Driver { return p },
+	for name, drv := range map[string]func(*servertest.Place) driver.Driver{
+		"WithListing": func(p *servertest.Place) driver.Driver { return servertest.Listing{Place: p} }, "Without": func(p *servertest.Place) driver.Driver { return p },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, want := fleet(t, 5)
-			eu := newPlace()
-			p := w.start(named("eu", drv(eu), quick))
-			eu.eventually(t, want)
-			w.wait()
-			p.stop(t)
+			w, want := servertest.Fleet(t, 5)
+			eu := servertest.NewPlace()
+			p := w.Start(servertest.Named("eu", drv(eu), servertest.Quick))
+			eu.Eventually(t, want)
+			w.Wait()
+			p.Stop(t)
 			// What a restore brings: older rows and ledger, in another database; the target is ahead of both.
-			w.db.Exec(t, `UPDATE reconciler.installation SET database_oid = 1`)
-			eu.put("app/1", `"from the lost future"`)
-			term := w.text(`SELECT term::text FROM reconciler.targets WHERE name = 'eu'`)
-			w.start(named("eu", drv(eu), quick))
-			eu.eventually(t, want)
-			w.wait()
-			require.Equal(t, "1", w.text(`SELECT epoch::text FROM reconciler.installation`))
-			require.NotEqual(t, term, w.text(`SELECT term::text FROM reconciler.targets WHERE name = 'eu'`))
-			w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 2`)
+			w.DB.Exec(t, `UPDATE reconciler.installation SET database_oid = 1`)
+			eu.Put("app/1", `"from the lost future"`)
+			term := w.Text(`SELECT term::text FROM reconciler.targets WHERE name = 'eu'`)
+			w.Start(servertest.Named("eu", drv(eu), servertest.Quick))
+			eu.Eventually(t, want)
+			w.Wait()
+			require.Equal(t, "1", w.Text(`SELECT epoch::text FROM reconciler.installation`))
+			require.NotEqual(t, term, w.Text(`SELECT term::text FROM reconciler.targets WHERE name = 'eu'`))
+			w.DB.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 2`)
 			want["app/2"] = `"v2"`
-			eu.eventually(t, want)
+			eu.Eventually(t, want)
 		})
 	}
 }
@@ -130,71 +131,71 @@ func TestRestoredDatabaseIsNoticed(t *testing.T) {
 // F92: what lost commits had created goes where the target can list, and is told of where it cannot, until somebody has looked.
 func TestF92_LostCommitsAreToldOf(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 5)
-	w.db.Exec(t, `INSERT INTO apps SELECT i, 'us', 'v1' FROM generate_series(11, 15) AS i`)
-	eu, us := newPlace(), newPlace()
-	p := w.start(named("eu", eu, quick), named("us", listing{us}, quick))
-	w.converged()
-	p.stop(t)
-	w.db.Exec(t, `UPDATE reconciler.installation SET database_oid = 1`)
-	eu.put("app/8", `"of a lost commit"`)
-	us.put("app/18", `"of a lost commit"`)
-	w.start(named("eu", eu, quick), named("us", listing{us}, quick))
-	w.wait()
+	w, _ := servertest.Fleet(t, 5)
+	w.DB.Exec(t, `INSERT INTO apps SELECT i, 'us', 'v1' FROM generate_series(11, 15) AS i`)
+	eu, us := servertest.NewPlace(), servertest.NewPlace()
+	p := w.Start(servertest.Named("eu", eu, servertest.Quick), servertest.Named("us", servertest.Listing{Place: us}, servertest.Quick))
+	w.Converged()
+	p.Stop(t)
+	w.DB.Exec(t, `UPDATE reconciler.installation SET database_oid = 1`)
+	eu.Put("app/8", `"of a lost commit"`)
+	us.Put("app/18", `"of a lost commit"`)
+	w.Start(servertest.Named("eu", eu, servertest.Quick), servertest.Named("us", servertest.Listing{Place: us}, servertest.Quick))
+	w.Wait()
 	const told = `SELECT coalesce(string_agg(finding, ' | '), '') FROM reconciler.doctor() WHERE NOT ok AND check_name = 'targets'`
-	w.settled("1", `SELECT count(*)::text FROM reconciler.targets WHERE lost_at IS NOT NULL`)
-	w.eventually("the sync of eu is over", func() bool { return w.text(told) != "" })
-	require.Regexp(t, `^commits may have been lost when this database was restored or failed over at \S+ \S+, and what they had created in eu stays there: it cannot say what it has$`, w.text(told))
-	require.Contains(t, eu.have(), "app/8")
-	require.NotContains(t, us.have(), "app/18")
-	eu.put("app/8", "")
-	require.Equal(t, "eu was compared with the rows", w.text(`SELECT reconciler.acknowledge('eu')`))
-	require.Equal(t, "there was nothing to acknowledge of us", w.text(`SELECT reconciler.acknowledge('us')`))
-	require.Empty(t, w.text(told))
-	w.converged()
+	w.Settled("1", `SELECT count(*)::text FROM reconciler.targets WHERE lost_at IS NOT NULL`)
+	w.Eventually("the sync of eu is over", func() bool { return w.Text(told) != "" })
+	require.Regexp(t, `^commits may have been lost when this database was restored or failed over at \S+ \S+, and what they had created in eu stays there: it cannot say what it has$`, w.Text(told))
+	require.Contains(t, eu.Have(), "app/8")
+	require.NotContains(t, us.Have(), "app/18")
+	eu.Put("app/8", "")
+	require.Equal(t, "eu was compared with the rows", w.Text(`SELECT reconciler.acknowledge('eu')`))
+	require.Equal(t, "there was nothing to acknowledge of us", w.Text(`SELECT reconciler.acknowledge('us')`))
+	require.Empty(t, w.Text(told))
+	w.Converged()
 }
 
 // C21, C65, C67: the server restarts, and turns read-only and back, under a running process.
 func TestServerRestartAndReadOnlyAreWaitedOut(t *testing.T) {
 	t.Parallel()
 	cluster := pgtest.Server(t)
-	w := setupOn(t, cluster.New(t, apps...))
-	want := w.fleet(5)
-	eu := newPlace()
-	w.start(named("eu", eu, quick))
-	eu.eventually(t, want)
-	w.wait()
+	w := servertest.NewOn(t, cluster.New(t, servertest.Apps...))
+	want := w.Fleet(5)
+	eu := servertest.NewPlace()
+	w.Start(servertest.Named("eu", eu, servertest.Quick))
+	eu.Eventually(t, want)
+	w.Wait()
 
 	cluster.StopImmediate(t)
 	cluster.Start(t)
-	w.retry(`UPDATE apps SET image = 'v2' WHERE id = 1`)
+	retry(w, `UPDATE apps SET image = 'v2' WHERE id = 1`)
 	want["app/1"] = `"v2"`
-	eu.eventually(t, want)
+	eu.Eventually(t, want)
 
-	w.retry(`ALTER SYSTEM SET default_transaction_read_only = on`)
-	w.retry(`SELECT pg_reload_conf()`)
-	w.settledRetry("on", `SHOW default_transaction_read_only`)
-	w.retry(`ALTER SYSTEM RESET default_transaction_read_only`)
-	w.retry(`SELECT pg_reload_conf()`)
-	w.retry(`UPDATE apps SET image = 'v3' WHERE id = 1`)
+	retry(w, `ALTER SYSTEM SET default_transaction_read_only = on`)
+	retry(w, `SELECT pg_reload_conf()`)
+	settledRetry(w, "on", `SHOW default_transaction_read_only`)
+	retry(w, `ALTER SYSTEM RESET default_transaction_read_only`)
+	retry(w, `SELECT pg_reload_conf()`)
+	retry(w, `UPDATE apps SET image = 'v3' WHERE id = 1`)
 	want["app/1"] = `"v3"`
-	eu.eventually(t, want)
+	eu.Eventually(t, want)
 }
 
 // retry runs SQL until it succeeds: the pool of the test has lost its connections too.
-func (w *world) retry(sql string) {
-	w.t.Helper()
-	w.attempt(func(ctx context.Context) error {
-		_, err := w.db.Pool.Exec(ctx, sql)
+func retry(w *servertest.World, sql string) {
+	w.T.Helper()
+	attempt(w, func(ctx context.Context) error {
+		_, err := w.DB.Pool.Exec(ctx, sql)
 		return err
 	})
 }
 
-func (w *world) settledRetry(want, sql string) {
-	w.t.Helper()
-	w.attempt(func(ctx context.Context) error {
+func settledRetry(w *servertest.World, want, sql string) {
+	w.T.Helper()
+	attempt(w, func(ctx context.Context) error {
 		var have string
-		if err := w.db.Pool.QueryRow(ctx, sql).Scan(&have); err != nil {
+		if err := w.DB.Pool.QueryRow(ctx, sql).Scan(&have); err != nil {
 			return err
 		}
 		if have != want {
@@ -204,32 +205,32 @@ func (w *world) settledRetry(want, sql string) {
 	})
 }
 
-func (w *world) attempt(try func(context.Context) error) {
-	w.t.Helper()
-	require.NoError(w.t, pgtest.Poll(context.Background(), deadline, func() error { return try(context.Background()) }))
+func attempt(w *servertest.World, try func(context.Context) error) {
+	w.T.Helper()
+	require.NoError(w.T, pgtest.Poll(context.Background(), servertest.Deadline, func() error { return try(context.Background()) }))
 }
 
 // C33, C52, I10: an owner that is cut off from the database (its sessions end and it cannot come back) stops before
 // another one begins, and loses nothing.
 func TestOwnerThatIsCutOffIsTakenOver(t *testing.T) {
 	t.Parallel()
-	w, want := fleet(t, 20)
-	eu := newPlace()
-	role := w.db.Role(t, "cut", "SUPERUSER")
-	w.startWith(func(c *config.Config) {
-		c.DatabaseURL, c.DirectURL = config.NewURL(w.db.URLFor(role)), config.NewURL(w.db.URLFor(role))
-	}, named("eu", eu, func(c *config.Target) { c.Timeout = time.Second }))
-	eu.eventually(t, want)
-	w.wait()
-	w.start(named("eu", eu, func(c *config.Target) { c.Timeout = time.Second }))
-	w.settled("2", `SELECT count(*)::text FROM reconciler.instances`)
-	w.db.Exec(t, `ALTER ROLE `+role+` NOLOGIN`)
-	w.db.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1`, role)
-	w.db.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 7`)
-	w.db.Exec(t, `DELETE FROM apps WHERE id = 8`)
+	w, want := servertest.Fleet(t, 20)
+	eu := servertest.NewPlace()
+	role := w.DB.Role(t, "cut", "SUPERUSER")
+	w.StartWith(func(c *config.Config) {
+		c.DatabaseURL, c.DirectURL = config.NewURL(w.DB.URLFor(role)), config.NewURL(w.DB.URLFor(role))
+	}, servertest.Named("eu", eu, func(c *config.Target) { c.Timeout = time.Second }))
+	eu.Eventually(t, want)
+	w.Wait()
+	w.Start(servertest.Named("eu", eu, func(c *config.Target) { c.Timeout = time.Second }))
+	w.Settled("2", `SELECT count(*)::text FROM reconciler.instances`)
+	w.DB.Exec(t, `ALTER ROLE `+role+` NOLOGIN`)
+	w.DB.Exec(t, `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = $1`, role)
+	w.DB.Exec(t, `UPDATE apps SET image = 'v2' WHERE id = 7`)
+	w.DB.Exec(t, `DELETE FROM apps WHERE id = 8`)
 	want = maps.Clone(want)
 	want["app/7"] = `"v2"`
 	delete(want, "app/8")
-	eu.eventually(t, want)
-	w.wait()
+	eu.Eventually(t, want)
+	w.Wait()
 }

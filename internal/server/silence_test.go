@@ -1,10 +1,6 @@
 package server_test
 
 import (
-	"fmt"
-	"io"
-	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +10,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // refuses is SQL that makes writes to a table fail, and works what ends that.
@@ -23,9 +20,6 @@ func refuses(when, table string) string {
 }
 
 const works = `DROP FUNCTION public.refuse CASCADE`
-
-// control is SQL that has processes look at once what has changed.
-const control = `SELECT pg_notify('reconciler_control', '')`
 
 // away is SQL that takes a function away, and back what brings it back.
 func away(function string) string {
@@ -48,7 +42,7 @@ func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 		},
 		{"retain", away("retain"), "", back("retain")},
 		{"forget", away("forget_applies"), "", back("forget_applies")},
-		{"definitions", away("key_text"), control, back("key_text")},
+		{"definitions", away("key_text"), servertest.Control, back("key_text")},
 		{"turns", away("turns"), `SELECT pg_notify('reconciler_turn', '')`, back("turns")},
 		{"turn", away("claim_operations"), `SELECT reconciler.begin_apply('turned'); UPDATE apps SET image = image || 'x'`, back("claim_operations")},
 		{"settle", refuses("INSERT OR UPDATE", "ledger"), change, works},
@@ -57,102 +51,102 @@ func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 	}, 3) {
 		t.Run(part[0].loop, func(t *testing.T) {
 			t.Parallel()
-			w, _ := fleet(t, 1)
-			w.db.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
+			w, _ := servertest.Fleet(t, 1)
+			w.DB.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
 				CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
 				SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
-			w.startWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, named("eu", newPlace(), quick))
-			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
-			w.wait()
+			w.StartWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, servertest.Named("eu", servertest.NewPlace(), servertest.Quick))
+			w.Eventually("it is ready", func() bool { return w.Ready() == "200 ok" })
+			w.Wait()
 			for _, c := range part {
-				w.seenWell()
-				w.db.Exec(t, c.broken)
+				seenWell(w)
+				w.DB.Exec(t, c.broken)
 				if c.provoke != "" {
-					w.db.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
+					w.DB.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
 				}
-				w.seenFailing(c.loop)
-				w.db.Exec(t, c.mended)
-				w.db.Exec(t, control)
+				seenFailing(w, c.loop)
+				w.DB.Exec(t, c.mended)
+				w.DB.Exec(t, servertest.Control)
 			}
-			w.seenWell()
-			w.converged()
+			seenWell(w)
+			w.Converged()
 		})
 	}
 }
 
 // seenFailing waits until a loop that fails is told of everywhere.
-func (w *world) seenFailing(loop string) {
-	w.t.Helper()
-	w.eventually("the metric says so", func() bool { return w.series("loop_failing", loop) == 1 && w.series("loop_failures_total", loop) >= 1 })
-	w.eventually("the probe says so", func() bool {
-		return strings.HasPrefix(w.ready(), "503 ") && strings.Contains(w.ready(), "loop "+loop+" ")
+func seenFailing(w *servertest.World, loop string) {
+	w.T.Helper()
+	w.Eventually("the metric says so", func() bool { return w.Series("loop_failing", loop) == 1 && w.Series("loop_failures_total", loop) >= 1 })
+	w.Eventually("the probe says so", func() bool {
+		return strings.HasPrefix(w.Ready(), "503 ") && strings.Contains(w.Ready(), "loop "+loop+" ")
 	})
 	finding, shown := loop+" of %", `state IN ('error', 'unowned') AND last_error LIKE '%has been failing since%'`
 	if loop == "heartbeat" { // without it the process cannot write down what fails
 		finding, shown = "process % has not been heard of since %", `state = 'unowned'`
 	}
-	w.eventually("doctor says so", func() bool {
-		return w.text(`SELECT count(*)::text FROM reconciler.doctor_loops() WHERE NOT ok AND finding LIKE $1 AND remedy <> ''`, finding) == "1"
+	w.Eventually("doctor says so", func() bool {
+		return w.Text(`SELECT count(*)::text FROM reconciler.doctor_loops() WHERE NOT ok AND finding LIKE $1 AND remedy <> ''`, finding) == "1"
 	})
-	w.settled("true", `SELECT (`+shown+`)::text FROM reconciler.status WHERE target = 'eu'`)
+	w.Settled("true", `SELECT (`+shown+`)::text FROM reconciler.status WHERE target = 'eu'`)
 	line, ok := map[string]string{"heartbeat": "msg=heartbeat_failed", "listen": "msg=listen_lost"}[loop]
 	if !ok {
 		line = "msg=loop_failing loop=" + loop + " "
 	}
-	require.NotEmpty(w.t, w.logged(line))
+	require.NotEmpty(w.T, w.Logged(line))
 }
 
 // seenWell waits until no loop is told of any more.
-func (w *world) seenWell() {
-	w.t.Helper()
-	w.eventually("all is well", func() bool {
-		w.db.Exec(w.t, control) // the process looks now, and not with its next heartbeat
-		return w.ready() == "200 ok" && w.series("loop_failing") == 0 && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
+func seenWell(w *servertest.World) {
+	w.T.Helper()
+	w.Eventually("all is well", func() bool {
+		w.DB.Exec(w.T, servertest.Control) // the process looks now, and not with its next heartbeat
+		return w.Ready() == "200 ok" && w.Series("loop_failing") == 0 && w.Text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
 	})
-	require.Equal(w.t, "t", w.text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor_loops()`))
+	require.Equal(w.T, "t", w.Text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor_loops()`))
 }
 
 // The same for loops one of whose statements fails.
 func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 	t.Parallel()
-	const deposed = `UPDATE reconciler.leases SET owner = NULL; ` + control
+	const deposed = `UPDATE reconciler.leases SET owner = NULL; ` + servertest.Control
 	for part := range slices.Chunk([]struct {
 		loop    string
 		provoke string
 		refused []string
 	}{
 		{"listen", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler % listen'`, []string{"LISTEN "}},
-		{"acquire", `UPDATE reconciler.targets SET owner = NULL; ` + control, []string{"-- name: TargetsAcquire "}},
-		{"configure", `UPDATE reconciler.targets SET configured = false; ` + control, []string{"-- name: TargetsConfigure "}},
+		{"acquire", `UPDATE reconciler.targets SET owner = NULL; ` + servertest.Control, []string{"-- name: TargetsAcquire "}},
+		{"configure", `UPDATE reconciler.targets SET configured = false; ` + servertest.Control, []string{"-- name: TargetsConfigure "}},
 		{"count", deposed, []string{"-- name: AppliesUnderWay "}},
 		{"mend", deposed, []string{"reconciler.capture_problems()"}},
-		{"steer", control, []string{"-- name: TargetSteering "}},
-		{"read", `DELETE FROM reconciler.cursors WHERE consumer > 0; UPDATE reconciler.targets SET owner = NULL; ` + control, []string{"-- name: TargetCursorStart "}},
-		{"due", `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = now(); ` + control, []string{"-- name: LedgerDue "}},
+		{"steer", servertest.Control, []string{"-- name: TargetSteering "}},
+		{"read", `DELETE FROM reconciler.cursors WHERE consumer > 0; UPDATE reconciler.targets SET owner = NULL; ` + servertest.Control, []string{"-- name: TargetCursorStart "}},
+		{"due", `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = now(); ` + servertest.Control, []string{"-- name: LedgerDue "}},
 		// A table that cannot be read keeps its own objects waiting, unless even that cannot be written down.
 		{"dispatch", `UPDATE apps SET image = 'v2'`, []string{`"reconciler"."desired_app"`, "-- name: LedgerInHand "}},
-		{"health", `UPDATE reconciler.targets SET owner = NULL; ` + control, []string{"-- name: TargetHealthWanted "}},
+		{"health", `UPDATE reconciler.targets SET owner = NULL; ` + servertest.Control, []string{"-- name: TargetHealthWanted "}},
 	}, 3) {
 		t.Run(part[0].loop, func(t *testing.T) {
 			t.Parallel()
-			w, _ := fleet(t, 1)
-			eu := &patient{place: newPlace(), says: healthy}
-			line := pgtest.NewLine(t, w.db.URL)
-			w.startWith(func(c *config.Config) {
+			w, _ := servertest.Fleet(t, 1)
+			eu := &patient{Place: servertest.NewPlace(), says: healthy}
+			line := pgtest.NewLine(t, w.DB.URL)
+			w.StartWith(func(c *config.Config) {
 				c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(line.URL), config.NewURL(line.URL)
-			}, named("eu", eu, quick))
-			w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
-			w.wait()
+			}, servertest.Named("eu", eu, servertest.Quick))
+			w.Eventually("it is ready", func() bool { return w.Ready() == "200 ok" })
+			w.Wait()
 			for _, c := range part {
-				w.seenWell()
+				seenWell(w)
 				line.Fail(c.refused...)
-				w.db.Exec(t, c.provoke)
-				w.seenFailing(c.loop)
+				w.DB.Exec(t, c.provoke)
+				seenFailing(w, c.loop)
 				line.Fail()
-				w.db.Exec(t, control)
+				w.DB.Exec(t, servertest.Control)
 			}
-			w.seenWell()
-			w.converged()
+			seenWell(w)
+			w.Converged()
 		})
 	}
 }
@@ -160,83 +154,66 @@ func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
 // A right that is taken away while the daemon runs is told of by the loop that needs it.
 func TestF15_RevokedRightIsSeen(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 1)
-	role := w.db.Role(t, "daemon", "")
-	w.db.Exec(t, `SELECT reconciler.grant($1, 'runtime')`, role)
-	w.startWith(func(c *config.Config) {
-		c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(w.db.URLFor(role)), config.NewURL(w.db.URLFor(role))
-	}, named("eu", newPlace(), quick))
-	w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
-	w.wait()
-	w.db.Exec(t, `REVOKE UPDATE ON reconciler.ledger FROM `+role)
-	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
-	w.seenFailing("settle")
-	require.Contains(t, w.text(`SELECT last_error FROM reconciler.status WHERE target = 'eu'`), "permission denied for table ledger")
-	w.db.Exec(t, `SELECT reconciler.grant($1, 'runtime')`, role)
-	w.seenWell()
-	w.converged()
+	w, _ := servertest.Fleet(t, 1)
+	role := w.DB.Role(t, "daemon", "")
+	w.DB.Exec(t, `SELECT reconciler.grant($1, 'runtime')`, role)
+	w.StartWith(func(c *config.Config) {
+		c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(w.DB.URLFor(role)), config.NewURL(w.DB.URLFor(role))
+	}, servertest.Named("eu", servertest.NewPlace(), servertest.Quick))
+	w.Eventually("it is ready", func() bool { return w.Ready() == "200 ok" })
+	w.Wait()
+	w.DB.Exec(t, `REVOKE UPDATE ON reconciler.ledger FROM `+role)
+	w.DB.Exec(t, `UPDATE apps SET image = 'v2'`)
+	seenFailing(w, "settle")
+	require.Contains(t, w.Text(`SELECT last_error FROM reconciler.status WHERE target = 'eu'`), "permission denied for table ledger")
+	w.DB.Exec(t, `SELECT reconciler.grant($1, 'runtime')`, role)
+	seenWell(w)
+	w.Converged()
 }
 
 // A pooler that is paused answers nothing at all: whoever works through it waits, and all the same it is told.
 func TestF93_PausedPoolerIsSeen(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 1)
-	pooler := w.db.Pooler(t, pgtest.PoolerAdmin)
-	eu := newPlace()
-	w.startWith(func(c *config.Config) {
+	w, _ := servertest.Fleet(t, 1)
+	pooler := w.DB.Pooler(t, pgtest.PoolerAdmin)
+	eu := servertest.NewPlace()
+	w.StartWith(func(c *config.Config) {
 		c.Listen, c.DatabaseURL = "127.0.0.1:0", config.NewURL(pooler.URL)
-	}, named("eu", eu, quick))
-	w.eventually("it is ready", func() bool { return w.ready() == "200 ok" })
-	w.wait()
+	}, servertest.Named("eu", eu, servertest.Quick))
+	w.Eventually("it is ready", func() bool { return w.Ready() == "200 ok" })
+	w.Wait()
 	pooler.Pause(t)
-	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
-	w.eventually("the probe says so", func() bool { return strings.Contains(w.ready(), "loop pool_work has been failing for") })
-	w.eventually("doctor says so", func() bool {
-		return w.text(`SELECT count(*)::text FROM reconciler.doctor_loops() WHERE NOT ok AND remedy <> ''`) != "0"
+	w.DB.Exec(t, `UPDATE apps SET image = 'v2'`)
+	w.Eventually("the probe says so", func() bool { return strings.Contains(w.Ready(), "loop pool_work has been failing for") })
+	w.Eventually("doctor says so", func() bool {
+		return w.Text(`SELECT count(*)::text FROM reconciler.doctor_loops() WHERE NOT ok AND remedy <> ''`) != "0"
 	})
-	w.eventually("the status says so", func() bool {
-		return w.text(`SELECT (state IN ('error', 'unowned'))::text FROM reconciler.status WHERE target = 'eu'`) == "true"
+	w.Eventually("the status says so", func() bool {
+		return w.Text(`SELECT (state IN ('error', 'unowned'))::text FROM reconciler.status WHERE target = 'eu'`) == "true"
 	})
-	require.EqualValues(t, 1, w.series("loop_failing", "pool_work"))
-	require.NotEmpty(t, w.logged("msg=loop_failing loop=pool_work "))
+	require.EqualValues(t, 1, w.Series("loop_failing", "pool_work"))
+	require.NotEmpty(t, w.Logged("msg=loop_failing loop=pool_work "))
 	pooler.Resume(t)
-	w.converged()
-	w.eventually("all is well", func() bool {
-		return w.ready() == "200 ok" && w.text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
+	w.Converged()
+	w.Eventually("all is well", func() bool {
+		return w.Ready() == "200 ok" && w.Text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
 	})
 }
 
 // Nothing that a pooler keeps waiting keeps a process from ending: with it ends what it asked, and what it waits for to connect.
 func TestF93_ProcessEndsWhileThePoolerIsPaused(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 1)
-	pooler := w.db.Pooler(t, pgtest.PoolerAdmin)
-	eu := newPlace()
-	p := w.startWith(func(c *config.Config) {
+	w, _ := servertest.Fleet(t, 1)
+	pooler := w.DB.Pooler(t, pgtest.PoolerAdmin)
+	eu := servertest.NewPlace()
+	p := w.StartWith(func(c *config.Config) {
 		c.ShutdownTimeout, c.DatabaseURL = 100*time.Millisecond, config.NewURL(pooler.URL)
-	}, named("eu", eu, quick))
-	w.wait()
+	}, servertest.Named("eu", eu, servertest.Quick))
+	w.Wait()
 	pooler.Pause(t)
-	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
-	w.eventually("it waits for the pooler", func() bool { return len(w.logged("msg=loop_failing loop=pool_work ")) > 0 })
-	p.cancel()
-	require.ErrorContains(t, <-p.done, "draining took longer than shutdown_timeout")
-	require.Len(t, w.logged("msg=connections_given_up "), 1)
-}
-
-var listening = regexp.MustCompile(`key=listen address=(\S+)`)
-
-// ready asks the probe of the process that was started last.
-func (w *world) ready() string {
-	w.t.Helper()
-	lines := w.logged("msg=listening")
-	if len(lines) == 0 {
-		return ""
-	}
-	resp, err := http.Get("http://" + listening.FindStringSubmatch(lines[len(lines)-1])[1] + "/readyz")
-	require.NoError(w.t, err)
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(w.t, err)
-	return fmt.Sprintf("%d %s", resp.StatusCode, strings.TrimSpace(string(body)))
+	w.DB.Exec(t, `UPDATE apps SET image = 'v2'`)
+	w.Eventually("it waits for the pooler", func() bool { return len(w.Logged("msg=loop_failing loop=pool_work ")) > 0 })
+	p.Cancel()
+	require.ErrorContains(t, <-p.Done, "draining took longer than shutdown_timeout")
+	require.Len(t, w.Logged("msg=connections_given_up "), 1)
 }

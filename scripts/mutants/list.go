@@ -9,6 +9,7 @@ const (
 	leaseTests   = "./internal/lease"
 	outboxTests  = "./internal/outbox"
 	leaderTests  = "./internal/leader"
+	rowTests     = "./test/rows"
 	serverTests  = "./internal/server"
 	watchTests   = "./internal/watch"
 	clientTests  = "./client"
@@ -80,7 +81,7 @@ var mutants = []Mutant{
 	{
 		Name: "takeover-forces-nothing", Guards: "I1", Removed: "after a crash the former owner's last events force calls and deletes",
 		Edits:   []Edit{{readerFile, "{ return cur.base.Revision < r.replay }", "{ return cur.base.Revision < r.replay && false }"}},
-		Package: serverTests, Run: "^TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow$",
+		Package: rowTests, Run: "^TestUncleanTargetGetsDeletesOfWhatTheLedgerDoesNotKnow$",
 	},
 	{
 		Name: "unknown-is-absent", Guards: "C74", Removed: "an object that the ledger does not know is deleted when a change is read again after a crash",
@@ -95,7 +96,7 @@ var mutants = []Mutant{
 			tickSQL, "AND l.owner = $2::uuid AND l.term = $3::bigint)\n",
 			"AND l.owner = $2::uuid AND l.term = $3::bigint)\n      AND pg_snapshot_xmin(pg_current_snapshot()) = pg_snapshot_xmax(pg_current_snapshot())\n",
 		}},
-		Package: serverTests, Run: "^TestOpenTransactionDelaysItsOwnChangesOnly$",
+		Package: rowTests, Run: "^TestOpenTransactionDelaysItsOwnChangesOnly$",
 	},
 
 	// I3: no call has an older spec than one before, and no object has two calls at once.
@@ -136,7 +137,7 @@ var mutants = []Mutant{
 	{
 		Name: "cut-listing-complete", Guards: "I5", Removed: "a listing that breaks off ends the sync",
 		Edits:   []Edit{{scanFile, "\t\t\treturn &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}\n", "\t\t\tbreak\n"}},
-		Package: serverTests, Run: "^TestFailedSyncDeletesNothing$",
+		Package: rowTests, Run: "^TestFailedSyncDeletesNothing$",
 	},
 
 	// I6: no mass delete by accident.
@@ -153,7 +154,7 @@ var mutants = []Mutant{
 	{
 		Name: "sync-parks-nothing", Guards: "I6", Removed: "a sync parks its deletes until all are counted",
 		Edits:   []Edit{{syncRunFile, "park := f.Kind == KindTombstone || f.Kind == KindOrphan", "park := false"}},
-		Package: serverTests, Run: "^TestGuardHoldsMassDeletes$",
+		Package: rowTests, Run: "^TestGuardHoldsMassDeletes$",
 	},
 
 	// I7: nothing is forgotten.
@@ -171,7 +172,7 @@ var mutants = []Mutant{
 	{
 		Name: "untrack-not-approved", Guards: "I1", Removed: "the deletes of untrack() pass the guard",
 		Edits:   []Edit{{desiredRead, "row.Ledger.Approved = true // by untrack()", ""}},
-		Package: serverTests, Run: "^TestF100_UntrackStandsWhenTheCallUnderWayFails$",
+		Package: rowTests, Run: "^TestF100_UntrackStandsWhenTheCallUnderWayFails$",
 	},
 	{
 		Name: "retry-overwritten", Guards: "I1", Removed: "a result of a look from before leaves retry() as it is",
@@ -218,7 +219,7 @@ var mutants = []Mutant{
 	{
 		Name: "results-unfenced", Guards: "I10", Removed: "results are written behind fence()",
 		Edits:   []Edit{{settleSQL, "paused boolean := reconciler.fence(settle.target_id, settle.owner, settle.term);", "paused boolean := false;"}},
-		Package: serverTests, Run: "^TestDeposedOwnerWritesNothing$",
+		Package: rowTests, Run: "^TestDeposedOwnerWritesNothing$",
 	},
 	{
 		Name: "lease-not-asked", Guards: "I10", Removed: "a call waits until the lease outlives it",

@@ -1,4 +1,4 @@
-package server_test
+package rows_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // object says what the ledger knows of an object, in one line; times in whole seconds from now.
@@ -43,10 +44,10 @@ func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 		"7": {late(driver.Done()), "applied attempts=0 applied"},
 		"8": {func(context.Context) driver.Outcome { return driver.Done() }, "applied attempts=0 applied"},
 	}
-	w, want := fleet(t, len(cases))
-	eu := newPlace()
-	eu.set(func(ctx context.Context, called call) driver.Outcome { return cases[called.Key].answer(ctx) })
-	w.start(named("eu", eu, func(c *config.Target) {
+	w, want := servertest.Fleet(t, len(cases))
+	eu := servertest.NewPlace()
+	eu.Set(func(ctx context.Context, called servertest.Call) driver.Outcome { return cases[called.Key].answer(ctx) })
+	w.Start(servertest.Named("eu", eu, func(c *config.Target) {
 		c.Timeout, c.Backoff, c.Concurrency = time.Second, config.Backoff{Min: time.Hour, Max: time.Hour}, len(cases)
 	}))
 	match := func(line, want string) bool {
@@ -64,18 +65,18 @@ func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 		return line == want
 	}
 	for key, c := range cases {
-		w.eventually(c.want, func() bool { return match(w.text(object, key), c.want) })
+		w.Eventually(c.want, func() bool { return match(w.Text(object, key), c.want) })
 	}
-	require.Contains(t, w.text(`SELECT last_error FROM reconciler.objects WHERE key = '5'`), "goroutine ", "the stack is there")
-	require.Contains(t, w.text(`SELECT last_error FROM reconciler.objects WHERE key = '5'`), "outcome_test.go")
+	require.Contains(t, w.Text(`SELECT last_error FROM reconciler.objects WHERE key = '5'`), "goroutine ", "the stack is there")
+	require.Contains(t, w.Text(`SELECT last_error FROM reconciler.objects WHERE key = '5'`), "outcome_test.go")
 
 	// Success resets everything; retry() does not wait for the next attempt.
-	eu.set(nil)
-	w.db.Exec(t, `SELECT reconciler.retry('eu')`)
-	eu.eventually(t, want)
-	w.converged()
+	eu.Set(nil)
+	w.DB.Exec(t, `SELECT reconciler.retry('eu')`)
+	eu.Eventually(t, want)
+	w.Converged()
 	for key := range cases {
-		require.Equal(t, "applied attempts=0 applied", w.text(object, key))
+		require.Equal(t, "applied attempts=0 applied", w.Text(object, key))
 	}
 }
 
@@ -83,11 +84,11 @@ func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 // for anew is tried at once.
 func TestFailingObjectIsTriedWhenItIsDue(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 1)
-	eu := newPlace()
+	w, _ := servertest.Fleet(t, 1)
+	eu := servertest.NewPlace()
 	var calls, early atomic.Int32
 	var due atomic.Int64
-	eu.set(func(ctx context.Context, _ call) driver.Outcome {
+	eu.Set(func(ctx context.Context, _ servertest.Call) driver.Outcome {
 		if time.Now().UnixNano() < due.Load() {
 			early.Add(1)
 		}
@@ -99,81 +100,76 @@ func TestFailingObjectIsTriedWhenItIsDue(t *testing.T) {
 		due.Store(time.Now().Add(240 * time.Millisecond).UnixNano()) // the shortest jitter of the pause
 		return driver.Backoff(errors.New("refused"))
 	})
-	w.start(named("eu", eu, func(c *config.Target) {
+	w.Start(servertest.Named("eu", eu, func(c *config.Target) {
 		c.Backoff = config.Backoff{Min: 300 * time.Millisecond, Max: 300 * time.Millisecond}
 	}))
-	w.eventually("it is tried again and again", func() bool { return calls.Load() >= 4 })
+	w.Eventually("it is tried again and again", func() bool { return calls.Load() >= 4 })
 	require.Zero(t, early.Load())
-	require.Equal(t, "failing", w.text(`SELECT state::text FROM reconciler.objects`))
-	eu.set(nil)
-	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
-	eu.eventually(t, map[string]string{"app/1": `"v2"`})
-	w.converged()
+	require.Equal(t, "failing", w.Text(`SELECT state::text FROM reconciler.objects`))
+	eu.Set(nil)
+	w.DB.Exec(t, `UPDATE apps SET image = 'v2'`)
+	eu.Eventually(t, map[string]string{"app/1": `"v2"`})
+	w.Converged()
 }
 
 // C28, I4: one object that fails for ever keeps nobody else.
 func TestOneObjectThatFailsHurtsItselfOnly(t *testing.T) {
 	t.Parallel()
-	w, want := fleet(t, 1000)
-	eu := newPlace()
-	eu.set(func(_ context.Context, c call) driver.Outcome {
+	w, want := servertest.Fleet(t, 1000)
+	eu := servertest.NewPlace()
+	eu.Set(func(_ context.Context, c servertest.Call) driver.Outcome {
 		if c.Key == "500" {
 			return driver.Backoff(errors.New("poisoned"))
 		}
 		return driver.Done()
 	})
-	w.start(named("eu", eu))
+	w.Start(servertest.Named("eu", eu))
 	delete(want, "app/500")
-	eu.eventually(t, want)
-	w.db.Exec(t, `UPDATE apps SET image = 'v2'`)
+	eu.Eventually(t, want)
+	w.DB.Exec(t, `UPDATE apps SET image = 'v2'`)
 	for id := range want {
 		want[id] = `"v2"`
 	}
-	eu.eventually(t, want)
-	w.seen("eu")
-	w.eventually("the ledger says so", func() bool {
-		return w.text(`SELECT string_agg(DISTINCT state || ' ' || coalesce(last_error, ''), ', ') FROM reconciler.objects`) == "applied , failing poisoned"
+	eu.Eventually(t, want)
+	w.Seen("eu")
+	w.Eventually("the ledger says so", func() bool {
+		return w.Text(`SELECT string_agg(DISTINCT state || ' ' || coalesce(last_error, ''), ', ') FROM reconciler.objects`) == "applied , failing poisoned"
 	})
-	require.Equal(t, "999", w.text(`SELECT count(*)::text FROM reconciler.objects WHERE state = 'applied'`))
-	require.Empty(t, w.text(`SELECT circuit FROM reconciler.status`), "the target answers")
+	require.Equal(t, "999", w.Text(`SELECT count(*)::text FROM reconciler.objects WHERE state = 'applied'`))
+	require.Empty(t, w.Text(`SELECT circuit FROM reconciler.status`), "the target answers")
 }
 
 // C31, I7: deleting what is absent is success; a delete that fails keeps its ledger row until it is done; a row that comes
 // back meanwhile is applied.
 func TestDeletes(t *testing.T) {
 	t.Parallel()
-	w, want := fleet(t, 4)
-	eu := newPlace()
-	w.start(named("eu", eu))
-	eu.eventually(t, want)
-	w.wait()
+	w, want := servertest.Fleet(t, 4)
+	eu := servertest.NewPlace()
+	w.Start(servertest.Named("eu", eu))
+	eu.Eventually(t, want)
+	w.Wait()
 
-	eu.put("app/1", "")
-	w.db.Exec(t, `DELETE FROM apps WHERE id = 1`)
+	eu.Put("app/1", "")
+	w.DB.Exec(t, `DELETE FROM apps WHERE id = 1`)
 	delete(want, "app/1")
-	w.converged()
+	w.Converged()
 
-	eu.set(func(_ context.Context, c call) driver.Outcome {
+	eu.Set(func(_ context.Context, c servertest.Call) driver.Outcome {
 		if c.Action == "delete" {
 			return driver.Backoff(errors.New("locked"))
 		}
 		return driver.Done()
 	})
-	w.db.Exec(t, `DELETE FROM apps WHERE id IN (2, 3)`)
+	w.DB.Exec(t, `DELETE FROM apps WHERE id IN (2, 3)`)
 	failing := `SELECT string_agg(concat_ws(' ', key, state, wanted::text, present::text, last_error), ', ' ORDER BY key) FROM reconciler.objects WHERE state <> 'applied'`
-	w.eventually("both deletes fail", func() bool { return w.text(failing) == "2 failing false true locked, 3 failing false true locked" })
-	require.Equal(t, want, eu.have(), "the target has both still")
-	w.db.Exec(t, `INSERT INTO apps VALUES (3, 'eu', 'back')`)
+	w.Eventually("both deletes fail", func() bool { return w.Text(failing) == "2 failing false true locked, 3 failing false true locked" })
+	require.Equal(t, want, eu.Have(), "the target has both still")
+	w.DB.Exec(t, `INSERT INTO apps VALUES (3, 'eu', 'back')`)
 	want["app/3"] = `"back"`
-	eu.eventually(t, want)
-	w.eventually("one delete fails", func() bool { return w.text(failing) == "2 failing false true locked" })
-	eu.set(nil)
+	eu.Eventually(t, want)
+	w.Eventually("one delete fails", func() bool { return w.Text(failing) == "2 failing false true locked" })
+	eu.Set(nil)
 	delete(want, "app/2")
-	eu.eventually(t, want)
-	w.converged()
-}
-
-func (p *place) have() map[string]string {
-	objects, _, _ := p.snapshot()
-	return objects
+	eu.Eventually(t, want)
+	w.Converged()
 }

@@ -1,4 +1,4 @@
-package server_test
+package rows_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // I1, I3, I4: a thousand objects in two targets that are inserted, changed, moved, stopped and deleted at random, in
@@ -21,52 +22,52 @@ import (
 // In the end both targets are as the rows ask.
 func TestRandomChangesConverge(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 1000)
+	w, _ := servertest.Fleet(t, 1000)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	eu, us := newPlace(), newPlace()
-	for i, p := range []*place{eu, us} {
-		p.set(moody(rand.New(rand.NewPCG(seed, uint64(100+i)))))
+	eu, us := servertest.NewPlace(), servertest.NewPlace()
+	for i, p := range []*servertest.Place{eu, us} {
+		p.Set(moody(rand.New(rand.NewPCG(seed, uint64(100+i)))))
 	}
 	change := func(c *config.Target) {
 		c.Concurrency, c.Timeout = 16, 300*time.Millisecond
 		c.Guard.MaxFraction = new(1.0)
 		c.Backoff = config.Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond}
 	}
-	first := w.start(named("eu", eu, change), named("us", us, change))
+	first := w.Start(servertest.Named("eu", eu, change), servertest.Named("us", us, change))
 	const writers, transactions = 4, 60
 	var wg sync.WaitGroup
 	failures := make(chan error, writers)
 	for n := range writers {
-		conn, random := w.db.Conn(t), rand.New(rand.NewPCG(seed, uint64(n)))
+		conn, random := w.DB.Conn(t), rand.New(rand.NewPCG(seed, uint64(n)))
 		wg.Go(func() {
 			var err error
 			for range transactions {
 				if err == nil {
-					err = w.disturb(conn, random)
+					err = disturb(w, conn, random)
 				}
 			}
 			failures <- err
 		})
 	}
-	w.eventually("much has happened", func() bool { return w.text(`SELECT (last_value > 1000)::text FROM reconciler.outbox_seq`) == "true" })
-	w.start(named("eu", eu, change), named("us", us, change))
-	first.stop(t)
+	w.Eventually("much has happened", func() bool { return w.Text(`SELECT (last_value > 1000)::text FROM reconciler.outbox_seq`) == "true" })
+	w.Start(servertest.Named("eu", eu, change), servertest.Named("us", us, change))
+	first.Stop(t)
 	wg.Wait()
 	for range writers {
 		require.NoError(t, <-failures)
 	}
-	eu.set(nil)
-	us.set(nil)
-	w.db.Exec(t, `SELECT * FROM reconciler.wait('2 min')`)                // calls that were on their way may still end for good
-	w.db.Exec(t, `SELECT reconciler.retry(name) FROM reconciler.targets`) // what has
-	w.converged()
+	eu.Set(nil)
+	us.Set(nil)
+	w.DB.Exec(t, `SELECT * FROM reconciler.wait('2 min')`)                // calls that were on their way may still end for good
+	w.DB.Exec(t, `SELECT reconciler.retry(name) FROM reconciler.targets`) // what has
+	w.Converged()
 }
 
 // moody answers in every way, mostly well.
-func moody(random *rand.Rand) func(context.Context, call) driver.Outcome {
+func moody(random *rand.Rand) func(context.Context, servertest.Call) driver.Outcome {
 	var mu sync.Mutex
-	return func(ctx context.Context, _ call) driver.Outcome {
+	return func(ctx context.Context, _ servertest.Call) driver.Outcome {
 		mu.Lock()
 		mood, pause := random.IntN(100), time.Duration(random.IntN(3))*time.Millisecond
 		mu.Unlock()
@@ -91,7 +92,7 @@ func moody(random *rand.Rand) func(context.Context, call) driver.Outcome {
 }
 
 // disturb makes one random transaction.
-func (w *world) disturb(conn *pgx.Conn, random *rand.Rand) error {
+func disturb(w *servertest.World, conn *pgx.Conn, random *rand.Rand) error {
 	ctx := context.Background()
 	tx, err := conn.Begin(ctx)
 	if err != nil {

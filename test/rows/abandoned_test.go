@@ -1,10 +1,11 @@
-package server_test
+package rows_test
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -21,18 +22,18 @@ func TestWaitWaitsForASyncWhoseOwnerIsLost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := setup(t)
-			w.db.Exec(t, `WITH t AS (INSERT INTO reconciler.targets (name, configured) VALUES ('eu', true) RETURNING id) INSERT INTO reconciler.cursors (consumer, revision, snapshot) SELECT id, 1, pg_current_snapshot() FROM t`)
-			w.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, verify, state, term, requested_at) VALUES (1, 'resync', true, 'running', 1, '2026-01-01')`)
+			w := servertest.New(t)
+			w.DB.Exec(t, `WITH t AS (INSERT INTO reconciler.targets (name, configured) VALUES ('eu', true) RETURNING id) INSERT INTO reconciler.cursors (consumer, revision, snapshot) SELECT id, 1, pg_current_snapshot() FROM t`)
+			w.DB.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, verify, state, term, requested_at) VALUES (1, 'resync', true, 'running', 1, '2026-01-01')`)
 			if tc.waiting != "" {
-				w.db.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, mode) VALUES (1, $1, CASE $1 WHEN 'interval' THEN 'report' ELSE 'repair' END)`, tc.waiting)
+				w.DB.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, mode) VALUES (1, $1, CASE $1 WHEN 'interval' THEN 'report' ELSE 'repair' END)`, tc.waiting)
 			}
-			asked := w.text(`SELECT clock_timestamp()::text`)
-			_, err := store.New(w.db.Pool).SyncAbandoned(t.Context(), store.SyncAbandonedParams{TargetID: 1, Term: 2})
+			asked := w.Text(`SELECT clock_timestamp()::text`)
+			_, err := store.New(w.DB.Pool).SyncAbandoned(t.Context(), store.SyncAbandonedParams{TargetID: 1, Term: 2})
 			require.NoError(t, err)
-			require.Equal(t, tc.want, w.text(`SELECT string_agg(concat_ws(' ', reason, mode, verify, CASE WHEN requested_at < '2026-01-02' THEN 'before' END), ', ')
+			require.Equal(t, tc.want, w.Text(`SELECT string_agg(concat_ws(' ', reason, mode, verify, CASE WHEN requested_at < '2026-01-02' THEN 'before' END), ', ')
 				FROM reconciler.sync_runs WHERE state = 'requested'`))
-			require.Equal(t, "true", w.text(`SELECT bool_or(reconciler.awaited(s, '`+asked+`'))::text FROM reconciler.sync_runs s WHERE state = 'requested'`))
+			require.Equal(t, "true", w.Text(`SELECT bool_or(reconciler.awaited(s, '`+asked+`'))::text FROM reconciler.sync_runs s WHERE state = 'requested'`))
 		})
 	}
 }
@@ -41,18 +42,18 @@ func TestWaitWaitsForASyncWhoseOwnerIsLost(t *testing.T) {
 // waits already, does not.
 func TestCheckOfTheIntervalGivesWayToWhatIsAskedFor(t *testing.T) {
 	t.Parallel()
-	w := setup(t)
-	w.db.Exec(t, `INSERT INTO reconciler.targets (name) VALUES ('eu')`)
-	queries := store.New(w.db.Pool)
+	w := servertest.New(t)
+	w.DB.Exec(t, `INSERT INTO reconciler.targets (name) VALUES ('eu')`)
+	queries := store.New(w.DB.Pool)
 	const requested = `SELECT string_agg(concat_ws(' ', reason, mode, verify), ', ') FROM reconciler.sync_runs`
 	ask := func(reason, mode string, verify bool) {
 		require.NoError(t, queries.SyncRequest(t.Context(), store.SyncRequestParams{TargetID: 1, Reason: reason, Mode: mode, Verify: verify}))
 	}
 	ask("interval", "report", true)
 	ask("takeover", "repair", false)
-	require.Equal(t, "takeover repair t", w.text(requested))
+	require.Equal(t, "takeover repair t", w.Text(requested))
 	ask("interval", "report", true)
-	require.Equal(t, "takeover repair t", w.text(requested))
+	require.Equal(t, "takeover repair t", w.Text(requested))
 	ask("start", "repair", true)
-	require.Equal(t, "takeover repair t", w.text(requested), "the first one counts")
+	require.Equal(t, "takeover repair t", w.Text(requested), "the first one counts")
 }

@@ -1,4 +1,4 @@
-package server_test
+package rows_test
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // I7: what nobody wants any more while its first call is under way is known all the same to whatever looks for what is to be
@@ -25,29 +26,29 @@ func TestF1_CallsUnderWayAreKnownToWhateverDeletes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, _ := fleet(t, 0)
-			eu := newPlace()
-			w.start(named("eu", eu))
-			w.wait()
-			g := eu.shut(t, nil)
-			w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, $1) AS i`, rows)
+			w, _ := servertest.Fleet(t, 0)
+			eu := servertest.NewPlace()
+			w.Start(servertest.Named("eu", eu))
+			w.Wait()
+			g := eu.Shut(t, nil)
+			w.DB.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, $1) AS i`, rows)
 			for range calls {
-				g.next(t)
+				g.Next(t)
 			}
-			said := w.text(c.order)
+			said := w.Text(c.order)
 			require.NotContains(t, said, "it had no objects")
 			// The calls end only after the sync has looked at the ledger: it is complete if it found none of them.
-			w.eventually("the sync has begun", func() bool {
-				return c.reason == "" || w.text(`SELECT (count(*) > 0)::text FROM reconciler.sync_runs WHERE reason = $1 AND state IN ('running', 'complete')
+			w.Eventually("the sync has begun", func() bool {
+				return c.reason == "" || w.Text(`SELECT (count(*) > 0)::text FROM reconciler.sync_runs WHERE reason = $1 AND state IN ('running', 'complete')
 					AND (state = 'complete' OR tombstones > 0 OR (SELECT count(*) FROM reconciler.ledger WHERE present) >= $2)`, c.reason, calls) == "true"
 			})
-			g.lift()
-			w.wait()
-			w.settled("0", `SELECT count(*)::text FROM reconciler.ledger`)
-			require.Empty(t, eu.have(), "%s", said)
+			g.Lift()
+			w.Wait()
+			w.Settled("0", `SELECT count(*)::text FROM reconciler.ledger`)
+			require.Empty(t, eu.Have(), "%s", said)
 			if name == "Untrack" {
 				require.True(t, strings.HasSuffix(said, "objects of app are being deleted"), said)
-				w.settled("0", `SELECT count(*)::text FROM reconciler.resources`)
+				w.Settled("0", `SELECT count(*)::text FROM reconciler.resources`)
 			}
 		})
 	}
@@ -57,47 +58,47 @@ func TestF1_CallsUnderWayAreKnownToWhateverDeletes(t *testing.T) {
 // read is forgotten. The object is deleted all the same, at a target that cannot list.
 func TestF7_FirstCallOfADeadOwnerOutlivesStartOver(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 2)
-	eu := newPlace()
-	v := w.startVictim(newMortal(eu, func(c call) string {
+	w, _ := servertest.Fleet(t, 2)
+	eu := servertest.NewPlace()
+	v := startVictim(w, newMortal(eu, func(c servertest.Call) string {
 		if c.Key == "9" {
 			return after
 		}
 		return passes
 	}))
-	w.converged()
-	w.db.Exec(t, `INSERT INTO apps VALUES (9, 'eu', 'v1')`)
+	w.Converged()
+	w.DB.Exec(t, `INSERT INTO apps VALUES (9, 'eu', 'v1')`)
 	v.catches(1)
 	v.kill()
-	w.db.Exec(t, `DELETE FROM apps WHERE id = 9`)
-	w.db.Exec(t, `SELECT reconciler.start_over('test')`)
-	w.start(named("eu", eu, quick))
-	w.settled("true", `SELECT clean::text FROM reconciler.targets WHERE name = 'eu'`)
-	w.converged()
+	w.DB.Exec(t, `DELETE FROM apps WHERE id = 9`)
+	w.DB.Exec(t, `SELECT reconciler.start_over('test')`)
+	w.Start(servertest.Named("eu", eu, servertest.Quick))
+	w.Settled("true", `SELECT clean::text FROM reconciler.targets WHERE name = 'eu'`)
+	w.Converged()
 }
 
 // I5: objects that wait for the rate limit are in the ledger already, and not in the target: their rows go, and nothing is
 // called for what was never there.
 func TestF1_WhatWaitsForItsTurnIsNotDeleted(t *testing.T) {
 	t.Parallel()
-	w, _ := fleet(t, 0)
-	eu := newPlace()
-	w.start(named("eu", eu, func(c *config.Target) { c.Concurrency, c.Rate = 4, 0.4 }))
-	w.wait()
-	w.db.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, 4) AS i`)
-	w.eventually("one is called for, the others wait", func() bool {
-		return w.text(`SELECT string_agg(concat(state, present), ' ' ORDER BY state) FROM reconciler.ledger`) == "pendingt pendingt pendingt appliedt"
+	w, _ := servertest.Fleet(t, 0)
+	eu := servertest.NewPlace()
+	w.Start(servertest.Named("eu", eu, func(c *config.Target) { c.Concurrency, c.Rate = 4, 0.4 }))
+	w.Wait()
+	w.DB.Exec(t, `INSERT INTO apps SELECT i, 'eu', 'v1' FROM generate_series(1, 4) AS i`)
+	w.Eventually("one is called for, the others wait", func() bool {
+		return w.Text(`SELECT string_agg(concat(state, present), ' ' ORDER BY state) FROM reconciler.ledger`) == "pendingt pendingt pendingt appliedt"
 	})
-	w.db.Exec(t, `DELETE FROM apps`)
-	w.converged()
-	_, calls, _ := eu.snapshot()
+	w.DB.Exec(t, `DELETE FROM apps`)
+	w.Converged()
+	_, calls, _ := eu.Snapshot()
 	require.Len(t, calls, 2, "%v", calls)
 	require.Equal(t, calls[0].Key, calls[1].Key)
 }
 
 // lateListing is a target that tells when it is to be listed, and lists what it has once it is let go on.
 type lateListing struct {
-	listing
+	servertest.Listing
 
 	asked, goOn chan struct{}
 }
@@ -108,22 +109,22 @@ func (l lateListing) List(ctx context.Context, resource string) iter.Seq2[driver
 		<-l.goOn
 	default: // the test waits for the first listing only
 	}
-	return l.listing.List(ctx, resource)
+	return l.Listing.List(ctx, resource)
 }
 
 // F115: an object whose first call has begun, and has created it in the target, is no orphan for a sync that lists it: it is called
 // for once.
 func TestF115_ObjectOfTheFirstCallIsNoOrphan(t *testing.T) {
 	t.Parallel()
-	w, want := fleet(t, 1)
-	eu := newPlace()
-	late := lateListing{listing{eu}, make(chan struct{}), make(chan struct{})}
-	w.start(named("eu", late))
-	eu.eventually(t, want)
-	w.wait()
+	w, want := servertest.Fleet(t, 1)
+	eu := servertest.NewPlace()
+	late := lateListing{servertest.Listing{Place: eu}, make(chan struct{}), make(chan struct{})}
+	w.Start(servertest.Named("eu", late))
+	eu.Eventually(t, want)
+	w.Wait()
 	begun, answer := make(chan struct{}, 2), make(chan struct{})
-	eu.set(func(ctx context.Context, c call) driver.Outcome {
-		eu.put(c.id(), c.Spec)
+	eu.Set(func(ctx context.Context, c servertest.Call) driver.Outcome {
+		eu.Put(c.ID(), c.Spec)
 		begun <- struct{}{}
 		select {
 		case <-answer:
@@ -131,14 +132,14 @@ func TestF115_ObjectOfTheFirstCallIsNoOrphan(t *testing.T) {
 		}
 		return driver.Done()
 	})
-	w.db.Exec(t, `SELECT reconciler.resync('eu')`)
+	w.DB.Exec(t, `SELECT reconciler.resync('eu')`)
 	<-late.asked
-	w.db.Exec(t, `INSERT INTO apps VALUES (2, 'eu', 'v1')`)
+	w.DB.Exec(t, `INSERT INTO apps VALUES (2, 'eu', 'v1')`)
 	<-begun
 	late.goOn <- struct{}{}
-	w.settled("complete 0", `SELECT concat_ws(' ', state, drifted) FROM reconciler.sync_runs WHERE reason = 'resync'`)
+	w.Settled("complete 0", `SELECT concat_ws(' ', state, drifted) FROM reconciler.sync_runs WHERE reason = 'resync'`)
 	close(answer)
-	w.wait()
-	_, calls, _ := eu.snapshot()
+	w.Wait()
+	_, calls, _ := eu.Snapshot()
 	require.Len(t, calls, 2, "%v", calls)
 }

@@ -1,4 +1,4 @@
-package server_test
+package rows_test
 
 import (
 	"context"
@@ -10,19 +10,20 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
 // Who asks for a sync of a resource may learn of it after it has gone: no target must stop on that account.
 func TestF14_ResourceThatIsTrackedAndUntrackedAtOnceStopsNobody(t *testing.T) {
 	t.Parallel()
-	w := withApps(t)
-	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL)`)
-	want := w.fleet(1)
-	eu, us := newPlace(), newPlace()
-	start := func() *process { return w.start(named("eu", eu), named("us", us)) }
+	w := servertest.WithApps(t)
+	w.DB.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL)`)
+	want := w.Fleet(1)
+	eu, us := servertest.NewPlace(), servertest.NewPlace()
+	start := func() *servertest.Process { return w.Start(servertest.Named("eu", eu), servertest.Named("us", us)) }
 	p := start()
-	eu.eventually(t, want)
-	w.wait()
+	eu.Eventually(t, want)
+	w.Wait()
 	id := 1
 	for _, statements := range [][]string{
 		{`BEGIN; SELECT reconciler.track('y', 'apps', '{id}', 'region'); SELECT reconciler.untrack('y'); COMMIT`},
@@ -30,19 +31,19 @@ func TestF14_ResourceThatIsTrackedAndUntrackedAtOnceStopsNobody(t *testing.T) {
 	} {
 		for _, running := range []bool{true, false} {
 			if !running {
-				p.stop(t)
+				p.Stop(t)
 			}
 			for _, sql := range statements {
-				w.db.Exec(t, sql)
+				w.DB.Exec(t, sql)
 			}
 			id++
-			w.db.Exec(t, `INSERT INTO apps (id, region, image) VALUES ($1, 'eu', 'v1')`, id)
+			w.DB.Exec(t, `INSERT INTO apps (id, region, image) VALUES ($1, 'eu', 'v1')`, id)
 			if !running {
 				p = start()
 			}
 			want[fmt.Sprintf("app/%d", id)] = `"v1"`
-			eu.eventually(t, want)
-			w.wait()
+			eu.Eventually(t, want)
+			w.Wait()
 		}
 	}
 }
@@ -61,22 +62,22 @@ func TestUntrackOfALockedTableIsNoDeadlock(t *testing.T) {
 
 func untrackALockedTable(t *testing.T, pooled bool) {
 	t.Helper()
-	w, want := holdingFleet(t, 1)
-	w.db.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL); SELECT reconciler.track('y', 'others', '{id}', 'region')`)
-	person := w.begin()
-	w.in(person, `SET LOCAL deadlock_timeout = '700ms'; LOCK TABLE others`) // it looks before the leader would, which has 1 s
-	eu := newPlace()
-	work := w.db.URL
+	w, want := servertest.HoldingFleet(t, 1)
+	w.DB.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL); SELECT reconciler.track('y', 'others', '{id}', 'region')`)
+	person := w.Begin()
+	w.In(person, `SET LOCAL deadlock_timeout = '700ms'; LOCK TABLE others`) // it looks before the leader would, which has 1 s
+	eu := servertest.NewPlace()
+	work := w.DB.URL
 	if pooled {
-		work = w.db.Pooler(t, "").URL
+		work = w.DB.Pooler(t, "").URL
 	}
-	w.startWith(func(c *config.Config) { c.DatabaseURL = config.NewURL(work) }, named("eu", eu))
-	w.settled("true", `SELECT (count(*) > 0)::text FROM pg_stat_activity
+	w.StartWith(func(c *config.Config) { c.DatabaseURL = config.NewURL(work) }, servertest.Named("eu", eu))
+	w.Settled("true", `SELECT (count(*) > 0)::text FROM pg_stat_activity
 		WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%INSERT INTO reconciler.misfits%'`)
-	w.in(person, `SELECT reconciler.untrack('y')`)
-	w.in(person, `COMMIT`)
-	eu.eventually(t, want)
-	w.wait()
+	w.In(person, `SELECT reconciler.untrack('y')`)
+	w.In(person, `COMMIT`)
+	eu.Eventually(t, want)
+	w.Wait()
 }
 
 // I1: a resource is untracked, with its objects deleted, while the first call for one of them is under way. The call takes effect and
@@ -88,13 +89,13 @@ func TestF100_UntrackStandsWhenTheCallUnderWayFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w, want := fleet(t, 1)
-			eu := newPlace()
-			w.start(named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(0) }))
-			eu.eventually(t, want)
-			w.wait()
+			w, want := servertest.Fleet(t, 1)
+			eu := servertest.NewPlace()
+			w.Start(servertest.Named("eu", eu, func(c *config.Target) { c.Guard.MaxDeletes = new(0) }))
+			eu.Eventually(t, want)
+			w.Wait()
 			begun, answer := make(chan struct{}), make(chan struct{})
-			eu.set(func(ctx context.Context, c call) driver.Outcome {
+			eu.Set(func(ctx context.Context, c servertest.Call) driver.Outcome {
 				if c.Action == "delete" {
 					return driver.Done()
 				}
@@ -103,15 +104,15 @@ func TestF100_UntrackStandsWhenTheCallUnderWayFails(t *testing.T) {
 				case <-answer:
 				case <-ctx.Done():
 				}
-				eu.put(c.id(), c.Spec)
+				eu.Put(c.ID(), c.Spec)
 				return outcome
 			})
-			w.db.Exec(t, `INSERT INTO apps VALUES (2, 'eu', 'v1')`)
+			w.DB.Exec(t, `INSERT INTO apps VALUES (2, 'eu', 'v1')`)
 			<-begun
-			require.Equal(t, "2 objects of app are being deleted", w.text(`SELECT reconciler.untrack('app', 'delete')`))
+			require.Equal(t, "2 objects of app are being deleted", w.Text(`SELECT reconciler.untrack('app', 'delete')`))
 			close(answer)
-			eu.eventually(t, map[string]string{})
-			w.settled("0", `SELECT count(*)::text FROM reconciler.resources`)
+			eu.Eventually(t, map[string]string{})
+			w.Settled("0", `SELECT count(*)::text FROM reconciler.resources`)
 		})
 	}
 }
