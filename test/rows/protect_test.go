@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -16,85 +19,105 @@ import (
 
 const waiting = `SELECT coalesce(string_agg(key || CASE WHEN wanted THEN ' wanted' ELSE '' END, ',' ORDER BY key), '') FROM reconciler.held WHERE held_by = 'guard'`
 
-// protectFleet tracks n objects, of which those up to protected are protected.
-func protectFleet(w *servertest.World, n, protected int) (want map[string]string) {
+// protectFleet tracks a table of the name of its target with n objects, of which those up to protected are protected.
+func protectFleet(w *servertest.World, target string, n, protected int) {
 	w.T.Helper()
-	w.DB.Exec(w.T, `CREATE TABLE apps (id int PRIMARY KEY, target text, name text, running boolean NOT NULL DEFAULT true, keep boolean)`)
-	w.DB.Exec(w.T, `INSERT INTO apps SELECT i, 'eu', 'v1', true, i <= $2 FROM generate_series(1, $1) AS i`, n, protected)
-	w.DB.Exec(w.T, `SELECT reconciler.track('app', 'apps', '{id}', 'target', running => 'running', spec => 'to_jsonb(name)', ignore => '{keep}', protect => 'keep')`)
-	want = map[string]string{}
-	for i := range n {
-		want[fmt.Sprintf("app/%d", i+1)] = `"v1"`
+	for _, sql := range []string{
+		`CREATE TABLE @ (id int PRIMARY KEY, target text, name text, running boolean NOT NULL DEFAULT true, keep boolean)`,
+		fmt.Sprintf(`INSERT INTO @ SELECT i, '@', 'v1', true, i <= %d FROM generate_series(1, %d) AS i`, protected, n),
+		`SELECT reconciler.track('@', '@', '{id}', 'target', running => 'running', spec => 'to_jsonb(name)', ignore => '{keep}', protect => 'keep')`,
+	} {
+		w.DB.Exec(w.T, strings.ReplaceAll(sql, "@", target))
 	}
-	return want
 }
 
 // Whatever makes an object unwanted, a delete of a protected one waits for approve(): other ones go, and nothing else lets it go.
 func TestDeletesOfProtectedObjectsWaitForApproval(t *testing.T) {
 	t.Parallel()
-	ways := map[string]string{
-		"Delete":          `DELETE FROM apps`,
-		"Truncate":        `TRUNCATE apps`,
-		"NotRunning":      `UPDATE apps SET running = false`,
-		"Moved":           `UPDATE apps SET target = 'us'`,
-		"OtherKeys":       `UPDATE apps SET id = id + 100`,
-		"Unnoticed":       `SET session_replication_role = replica; DELETE FROM apps; RESET session_replication_role; SELECT reconciler.resync('eu')`,
-		"Untrack":         `SELECT reconciler.untrack('app', 'delete')`,
-		"Release":         `SELECT reconciler.release('eu', 'delete')`,
-		"Redefined":       `SELECT reconciler.track('app', 'apps', '{id}', 'target', running => 'false', spec => 'to_jsonb(name)', protect => 'keep')`,
-		"ProtectGoesWith": `SELECT reconciler.track('app', 'apps', '{id}', 'target', running => 'false', spec => 'to_jsonb(name)')`,
-		"TargetForgotten": `SELECT reconciler.untrack('app', 'delete'); SELECT reconciler.release('eu', 'delete')`,
+	ways := map[string]string{ // of a target, with its table and resource of the same name
+		"delete":            `DELETE FROM @`,
+		"truncate":          `TRUNCATE @`,
+		"not_running":       `UPDATE @ SET running = false`,
+		"moved":             `UPDATE @ SET target = 'us'`,
+		"other_keys":        `UPDATE @ SET id = id + 100`,
+		"unnoticed":         `SET session_replication_role = replica; DELETE FROM @; RESET session_replication_role; SELECT reconciler.resync('@')`,
+		"untrack":           `SELECT reconciler.untrack('@', 'delete')`,
+		"release":           `SELECT reconciler.release('@', 'delete')`,
+		"redefined":         `SELECT reconciler.track('@', '@', '{id}', 'target', running => 'false', spec => 'to_jsonb(name)', protect => 'keep')`,
+		"protect_goes_with": `SELECT reconciler.track('@', '@', '{id}', 'target', running => 'false', spec => 'to_jsonb(name)')`,
+		"target_forgotten":  `SELECT reconciler.untrack('@', 'delete'); SELECT reconciler.release('@', 'delete')`,
 	}
-	for name, remove := range ways {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := servertest.New(t)
-			protectFleet(w, 6, 2)
-			eu := servertest.NewPlace()
-			many := func(c *config.Target) { servertest.Quick(c); c.Guard.MaxDeletes = new(1000) }
-			p := w.Start(servertest.Named("eu", eu, many))
-			w.Wait()
-			w.DB.Exec(t, remove)
-			gone := func() bool {
-				have := eu.Have()
-				return have["app/6"] == "" && have["app/3"] == ""
+	w := servertest.New(t)
+	var targets []servertest.Target
+	var waits []string
+	places := map[string]*servertest.Place{}
+	for _, name := range slices.Sorted(maps.Keys(ways)) {
+		protectFleet(w, name, 6, 2)
+		places[name] = servertest.NewPlace()
+		targets = append(targets, servertest.Named(name, places[name], servertest.Quick, func(c *config.Target) { c.Guard.MaxDeletes = new(1000) }))
+		waits = append(waits, name+" 1,2")
+	}
+	all := func(sql string) {
+		for name := range ways {
+			w.DB.Exec(t, strings.ReplaceAll(sql, "@", name))
+		}
+	}
+	gone := func(keys ...string) func() bool {
+		return func() bool {
+			for name, p := range places {
+				have := p.Have()
+				if slices.ContainsFunc(keys, func(key string) bool { return have[name+"/"+key] != "" }) {
+					return false
+				}
 			}
-			w.Eventually("objects that are not protected go", gone)
-			w.Settled("1,2", waiting)
-			for _, more := range []string{
-				`SELECT reconciler.resync('eu')`, `SELECT reconciler.retry('eu')`, `SELECT reconciler.pause('eu')`, `SELECT reconciler.resume('eu')`,
-				`INSERT INTO reconciler.outbox (resource_id, target, key) SELECT r.id, 'eu', k FROM reconciler.resources r, unnest('{1,2}'::text[]) AS k`,
-			} {
-				w.DB.Exec(t, more)
-				w.Settled("0", `SELECT count(*)::text FROM reconciler.sync_runs WHERE state IN ('requested', 'running')`)
-				w.Settled("1,2", waiting)
-			}
-			p.Stop(t)
-			w.Start(servertest.Named("eu", eu, many))
-			w.Settled("0", `SELECT count(*)::text FROM reconciler.sync_runs WHERE state IN ('requested', 'running')`)
-			w.Settled("1,2", waiting)
-			require.Contains(t, eu.Have(), "app/1")
-			require.Contains(t, eu.Have(), "app/2")
-			require.Regexp(t, `^2 protected deletes of \d+ objects? held since .*; SELECT reconciler.approve\('eu'\);$`, w.Text(`SELECT guard FROM reconciler.status WHERE target = 'eu'`))
-			require.Equal(t, "waits for approval of its delete: it is protected; SELECT reconciler.approve('eu');", w.Text(`SELECT reason FROM reconciler.held WHERE key = '1'`))
+			return true
+		}
+	}
+	waitAsBefore := func() {
+		w.Settled("0", `SELECT count(*)::text FROM reconciler.sync_runs WHERE state IN ('requested', 'running')`)
+		w.Settled(strings.Join(waits, "; "), `SELECT string_agg(target || ' ' || keys, '; ' ORDER BY target) FROM
+			(SELECT target, string_agg(key || CASE WHEN wanted THEN ' wanted' ELSE '' END, ',' ORDER BY key) AS keys FROM reconciler.held WHERE held_by = 'guard' GROUP BY target) AS x`)
+	}
 
-			w.DB.Exec(t, `SELECT reconciler.approve('eu')`)
-			w.Eventually("they are deleted", func() bool { have := eu.Have(); return have["app/1"] == "" && have["app/2"] == "" })
-			w.Settled("", waiting)
-			w.Settled("", `SELECT coalesce(string_agg(guard, ''), '') FROM reconciler.status`)
-		})
+	p := w.Start(targets...)
+	w.Wait()
+	for name, remove := range ways {
+		w.DB.Exec(t, strings.ReplaceAll(remove, "@", name))
 	}
+	w.Eventually("objects that are not protected go", gone("3", "6"))
+	waitAsBefore()
+	for _, more := range []string{
+		`SELECT reconciler.resync('@')`, `SELECT reconciler.retry('@')`, `SELECT reconciler.pause('@')`, `SELECT reconciler.resume('@')`,
+		`INSERT INTO reconciler.outbox (resource_id, target, key) SELECT r.id, '@', k FROM reconciler.resources r, unnest('{1,2}'::text[]) AS k WHERE r.name = '@'`,
+	} {
+		all(more)
+		waitAsBefore()
+	}
+	p.Stop(t)
+	w.Start(targets...)
+	waitAsBefore()
+	for name, p := range places {
+		require.Contains(t, p.Have(), name+"/1")
+		require.Contains(t, p.Have(), name+"/2")
+		require.Regexp(t, `^2 protected deletes of \d+ objects? held since .*; SELECT reconciler.approve\('`+name+`'\);$`, w.Text(`SELECT guard FROM reconciler.status WHERE target = $1`, name))
+	}
+	require.Equal(t, "waits for approval of its delete: it is protected; SELECT reconciler.approve('delete');", w.Text(`SELECT reason FROM reconciler.held WHERE target = 'delete' AND key = '1'`))
+
+	all(`SELECT reconciler.approve('@')`)
+	w.Eventually("they are deleted", gone("1", "2"))
+	w.Settled("0", `SELECT count(*)::text FROM reconciler.held`)
+	w.Settled("", `SELECT coalesce(string_agg(guard, ''), '') FROM reconciler.status`)
 }
 
 // Protected deletes take nothing from the guard's limit, and a batch that it lets pass lets no protected one pass.
 func TestGuardDoesNotCountProtectedDeletes(t *testing.T) {
 	t.Parallel()
 	w := servertest.New(t)
-	protectFleet(w, 40, 30)
+	protectFleet(w, "eu", 40, 30)
 	eu := servertest.NewPlace()
 	w.Start(servertest.Named("eu", eu, func(c *config.Target) { servertest.Quick(c); c.Guard.MaxDeletes = new(10) }))
 	w.Wait()
-	w.DB.Exec(t, `DELETE FROM apps`)
+	w.DB.Exec(t, `DELETE FROM eu`)
 	w.Eventually("the others go", func() bool { return len(eu.Have()) == 30 })
 	w.Settled("30", `SELECT count(*)::text FROM reconciler.held WHERE held_by = 'guard'`)
 	w.DB.Exec(t, `SELECT reconciler.approve('eu')`)
@@ -106,30 +129,30 @@ func TestGuardDoesNotCountProtectedDeletes(t *testing.T) {
 func TestProtectFollowsTheRow(t *testing.T) {
 	t.Parallel()
 	w := servertest.New(t)
-	protectFleet(w, 5, 0)
+	protectFleet(w, "eu", 5, 0)
 	eu := servertest.NewPlace()
 	w.Start(servertest.Named("eu", eu, servertest.Quick))
 	w.Wait()
 	_, before, _ := eu.Snapshot()
 	const protected = `SELECT coalesce(string_agg(key, ',' ORDER BY key), '') FROM reconciler.objects WHERE protected`
 	require.Empty(t, w.Text(protected))
-	w.DB.Exec(t, `UPDATE apps SET keep = true WHERE id = 1; UPDATE apps SET keep = NULL WHERE id = 2`)
+	w.DB.Exec(t, `UPDATE eu SET keep = true WHERE id = 1; UPDATE eu SET keep = NULL WHERE id = 2`)
 	w.Settled("1,2", protected)
-	w.DB.Exec(t, `UPDATE apps SET keep = false WHERE id = 1`)
+	w.DB.Exec(t, `UPDATE eu SET keep = false WHERE id = 1`)
 	w.Settled("2", protected)
-	w.DB.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', 'target', running => 'running', spec => 'to_jsonb(name)', protect => 'id > 3')`)
+	w.DB.Exec(t, `SELECT reconciler.track('eu', 'eu', '{id}', 'target', running => 'running', spec => 'to_jsonb(name)', protect => 'id > 3')`)
 	w.Settled("4,5", protected)
 	_, after, _ := eu.Snapshot()
 	require.Len(t, after, len(before), "no call is made")
 
-	w.DB.Exec(t, `DELETE FROM apps WHERE id > 3`)
+	w.DB.Exec(t, `DELETE FROM eu WHERE id > 3`)
 	w.Settled("4,5", waiting)
-	w.DB.Exec(t, `INSERT INTO apps VALUES (4, 'eu', 'v1'), (5, 'eu', 'v2')`)
+	w.DB.Exec(t, `INSERT INTO eu VALUES (4, 'eu', 'v1'), (5, 'eu', 'v2')`)
 	w.Wait()
 	w.Settled("", waiting)
-	require.Equal(t, `"v2"`, eu.Have()["app/5"])
+	require.Equal(t, `"v2"`, eu.Have()["eu/5"])
 	require.Zero(t, eu.Deletes())
-	w.DB.Exec(t, `SELECT reconciler.approve('eu'); DELETE FROM apps WHERE id = 4`)
+	w.DB.Exec(t, `SELECT reconciler.approve('eu'); DELETE FROM eu WHERE id = 4`)
 	w.Settled("4", waiting) // the approval of nothing is none for later
 }
 
