@@ -1,7 +1,6 @@
 package server_test
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,50 +27,96 @@ func away(function string) string {
 
 func back(function string) string { return `ALTER FUNCTION reconciler.away RENAME TO ` + function }
 
+// failing is a loop, what makes it fail (SQL, or statements that are refused), SQL that has it take a turn, and SQL that mends it.
+type failing struct {
+	loop, broken, provoke, mended string
+	refused                       []string
+}
+
+const (
+	change  = `UPDATE apps SET image = image || 'x'`
+	deposed = `UPDATE reconciler.leases SET owner = NULL; ` + servertest.Control
+	unowned = `UPDATE reconciler.targets SET owner = NULL; ` + servertest.Control
+)
+
 // A loop that fails again and again shows in status, doctor, /readyz, a metric and the log until it works.
 func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 	t.Parallel()
-	const change = `UPDATE apps SET image = image || 'x'`
-	for part := range slices.Chunk([]struct{ loop, broken, provoke, mended string }{
-		{"tick", refuses("INSERT", "ticks"), change, works},
-		{"expand", away("fence_leader"), `UPDATE owners SET name = name || 'x'`, back("fence_leader")},
+	seeEach(t, []failing{
+		{loop: "definitions", broken: away("key_text"), provoke: servertest.Control, mended: back("key_text")},
+		{loop: "turns", broken: away("turns"), provoke: `SELECT pg_notify('reconciler_turn', '')`, mended: back("turns")},
+		{loop: "turn", broken: away("claim_operations"), provoke: `SELECT reconciler.begin_apply('turned'); ` + change, mended: back("claim_operations")},
+		{loop: "settle", broken: refuses("INSERT OR UPDATE", "ledger"), provoke: change, mended: works},
+		{loop: "sync", broken: refuses("UPDATE", "sync_runs"), provoke: `SELECT reconciler.resync('eu')`, mended: works},
+		{loop: "heartbeat", broken: refuses("INSERT", "heartbeats"), mended: works},
+	})
+}
+
+func TestF15_EveryLoopOfTheLeaderThatFailsIsSeen(t *testing.T) {
+	t.Parallel()
+	seeEach(t, []failing{
+		{loop: "tick", broken: refuses("INSERT", "ticks"), provoke: change, mended: works},
+		{loop: "expand", broken: away("fence_leader"), provoke: `UPDATE owners SET name = name || 'x'`, mended: back("fence_leader")},
 		// One that cannot be opened fails by itself, unless even that cannot be written down.
 		{
-			"open", away("open_applies") + `; ALTER FUNCTION reconciler.fail_apply RENAME TO away_too`, `SELECT reconciler.begin_apply('opened')`,
-			`ALTER FUNCTION reconciler.away_too RENAME TO fail_apply; ` + back("open_applies"),
+			loop: "open", broken: away("open_applies") + `; ALTER FUNCTION reconciler.fail_apply RENAME TO away_too`,
+			provoke: `SELECT reconciler.begin_apply('opened')`, mended: `ALTER FUNCTION reconciler.away_too RENAME TO fail_apply; ` + back("open_applies"),
 		},
-		{"retain", away("retain"), "", back("retain")},
-		{"forget", away("forget_applies"), "", back("forget_applies")},
-		{"definitions", away("key_text"), servertest.Control, back("key_text")},
-		{"turns", away("turns"), `SELECT pg_notify('reconciler_turn', '')`, back("turns")},
-		{"turn", away("claim_operations"), `SELECT reconciler.begin_apply('turned'); UPDATE apps SET image = image || 'x'`, back("claim_operations")},
-		{"settle", refuses("INSERT OR UPDATE", "ledger"), change, works},
-		{"sync", refuses("UPDATE", "sync_runs"), `SELECT reconciler.resync('eu')`, works},
-		{"heartbeat", refuses("INSERT", "heartbeats"), "", works},
-	}, 3) {
-		t.Run(part[0].loop, func(t *testing.T) {
-			t.Parallel()
-			w, _ := servertest.Fleet(t, 1)
-			w.DB.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
-				CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
-				SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
-			w.StartWith(func(c *config.Config) { c.Listen = "127.0.0.1:0" }, servertest.Named("eu", servertest.NewPlace(), servertest.Quick))
-			w.Eventually("it is ready", func() bool { return w.Ready() == "200 ok" })
-			w.Wait()
-			for _, c := range part {
-				seenWell(w)
-				w.DB.Exec(t, c.broken)
-				if c.provoke != "" {
-					w.DB.Exec(t, "BEGIN; "+c.provoke+"; COMMIT")
-				}
-				seenFailing(w, c.loop)
-				w.DB.Exec(t, c.mended)
-				w.DB.Exec(t, servertest.Control)
+		{loop: "retain", broken: away("retain"), mended: back("retain")},
+		{loop: "forget", broken: away("forget_applies"), mended: back("forget_applies")},
+	})
+}
+
+func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
+	t.Parallel()
+	seeEach(t, []failing{
+		{loop: "listen", refused: []string{"LISTEN "}, provoke: `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler % listen'`},
+		{loop: "acquire", refused: []string{"-- name: TargetsAcquire "}, provoke: unowned},
+		{loop: "configure", refused: []string{"-- name: TargetsConfigure "}, provoke: `UPDATE reconciler.targets SET configured = false; ` + servertest.Control},
+		{loop: "count", refused: []string{"-- name: AppliesUnderWay "}, provoke: deposed},
+		{loop: "mend", refused: []string{"reconciler.capture_problems()"}, provoke: deposed},
+	})
+}
+
+func TestF15_EveryLoopOfAnOwnerWhoseStatementFailsIsSeen(t *testing.T) {
+	t.Parallel()
+	seeEach(t, []failing{
+		{loop: "steer", refused: []string{"-- name: TargetSteering "}, provoke: servertest.Control},
+		{loop: "read", refused: []string{"-- name: TargetCursorStart "}, provoke: `DELETE FROM reconciler.cursors WHERE consumer > 0; ` + unowned},
+		{loop: "due", refused: []string{"-- name: LedgerDue "}, provoke: `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = now(); ` + servertest.Control},
+		// A table that cannot be read keeps its own objects waiting, unless even that cannot be written down.
+		{loop: "dispatch", refused: []string{`"reconciler"."desired_app"`, "-- name: LedgerInHand "}, provoke: change},
+		{loop: "health", refused: []string{"-- name: TargetHealthWanted "}, provoke: unowned},
+	})
+}
+
+// seeEach has one loop after another fail, and waits until that is seen, and no longer seen.
+func seeEach(t *testing.T, loops []failing) {
+	t.Helper()
+	w, _ := servertest.Fleet(t, 1)
+	w.DB.Exec(t, `CREATE TABLE owners (id int PRIMARY KEY, name text); INSERT INTO owners VALUES (1, 'ann');
+		CREATE VIEW owned AS SELECT a.id, a.region, o.name FROM apps a JOIN owners o ON o.id = a.id;
+		SELECT reconciler.track('owned', 'owned', '{id}', 'region', spec => 'to_jsonb(name)', depends_on => '{"apps": {"id": "id"}, "owners": {"id": "id"}}')`)
+	line := pgtest.NewLine(t, w.DB.URL)
+	w.StartWith(func(c *config.Config) {
+		c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(line.URL), config.NewURL(line.URL)
+	}, servertest.Named("eu", &patient{Place: servertest.NewPlace(), says: healthy}, servertest.Quick))
+	w.Eventually("it is ready", func() bool { return w.Ready() == "200 ok" })
+	w.Wait()
+	for _, c := range loops {
+		seenWell(w)
+		line.Fail(c.refused...)
+		for _, sql := range []string{c.broken, c.provoke} {
+			if sql != "" {
+				w.DB.Exec(t, "BEGIN; "+sql+"; COMMIT")
 			}
-			seenWell(w)
-			w.Converged()
-		})
+		}
+		seenFailing(w, c.loop)
+		line.Fail()
+		w.DB.Exec(t, c.mended+"; "+servertest.Control)
 	}
+	seenWell(w)
+	w.Converged()
 }
 
 // seenFailing waits until a loop that fails is told of everywhere.
@@ -104,51 +149,6 @@ func seenWell(w *servertest.World) {
 		return w.Ready() == "200 ok" && w.Series("loop_failing") == 0 && w.Text(`SELECT count(*)::text FROM reconciler.failing_loops`) == "0"
 	})
 	require.Equal(w.T, "t", w.Text(`SELECT bool_and(ok)::text::char FROM reconciler.doctor_loops()`))
-}
-
-// The same for loops one of whose statements fails.
-func TestF15_EveryLoopWhoseStatementFailsIsSeen(t *testing.T) {
-	t.Parallel()
-	const deposed = `UPDATE reconciler.leases SET owner = NULL; ` + servertest.Control
-	for part := range slices.Chunk([]struct {
-		loop    string
-		provoke string
-		refused []string
-	}{
-		{"listen", `SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler % listen'`, []string{"LISTEN "}},
-		{"acquire", `UPDATE reconciler.targets SET owner = NULL; ` + servertest.Control, []string{"-- name: TargetsAcquire "}},
-		{"configure", `UPDATE reconciler.targets SET configured = false; ` + servertest.Control, []string{"-- name: TargetsConfigure "}},
-		{"count", deposed, []string{"-- name: AppliesUnderWay "}},
-		{"mend", deposed, []string{"reconciler.capture_problems()"}},
-		{"steer", servertest.Control, []string{"-- name: TargetSteering "}},
-		{"read", `DELETE FROM reconciler.cursors WHERE consumer > 0; UPDATE reconciler.targets SET owner = NULL; ` + servertest.Control, []string{"-- name: TargetCursorStart "}},
-		{"due", `UPDATE reconciler.ledger SET state = 'pending', next_attempt_at = now(); ` + servertest.Control, []string{"-- name: LedgerDue "}},
-		// A table that cannot be read keeps its own objects waiting, unless even that cannot be written down.
-		{"dispatch", `UPDATE apps SET image = 'v2'`, []string{`"reconciler"."desired_app"`, "-- name: LedgerInHand "}},
-		{"health", `UPDATE reconciler.targets SET owner = NULL; ` + servertest.Control, []string{"-- name: TargetHealthWanted "}},
-	}, 3) {
-		t.Run(part[0].loop, func(t *testing.T) {
-			t.Parallel()
-			w, _ := servertest.Fleet(t, 1)
-			eu := &patient{Place: servertest.NewPlace(), says: healthy}
-			line := pgtest.NewLine(t, w.DB.URL)
-			w.StartWith(func(c *config.Config) {
-				c.Listen, c.DatabaseURL, c.DirectURL = "127.0.0.1:0", config.NewURL(line.URL), config.NewURL(line.URL)
-			}, servertest.Named("eu", eu, servertest.Quick))
-			w.Eventually("it is ready", func() bool { return w.Ready() == "200 ok" })
-			w.Wait()
-			for _, c := range part {
-				seenWell(w)
-				line.Fail(c.refused...)
-				w.DB.Exec(t, c.provoke)
-				seenFailing(w, c.loop)
-				line.Fail()
-				w.DB.Exec(t, servertest.Control)
-			}
-			seenWell(w)
-			w.Converged()
-		})
-	}
 }
 
 // A right that is taken away while the daemon runs is told of by the loop that needs it.
