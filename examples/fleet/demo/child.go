@@ -2,11 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -15,15 +14,14 @@ import (
 // child is a running `reconciler run` or `reconciler agent`.
 type child struct {
 	cmd      *exec.Cmd
-	expected atomic.Bool   // somebody ended it on purpose
-	ended    chan struct{} // closed when it is gone; then err may be read
-	err      error
+	expected atomic.Bool   // the demo ended it on purpose
+	ended    chan struct{} // closed when it has ended
 }
 
-// startChild starts a command of reconciler, whose log goes to a file. It calls lost when the process ends by itself.
-func startChild(binary, command, config string, log *os.File, lost func(error)) (*child, error) {
-	c := &child{cmd: exec.Command(binary, command, "-c", config), ended: make(chan struct{})} //nolint:noctx // kill and terminate end it
-	c.cmd.Stdout, c.cmd.Stderr = log, log
+// spawn starts `reconciler run` or `reconciler agent`. The demo fails when the process ends by itself.
+func (d *demo) spawn(command, config string) (*child, error) {
+	c := &child{cmd: exec.Command(d.binary, command, "-c", config), ended: make(chan struct{})} //nolint:noctx // kill and terminate end it
+	c.cmd.Stdout, c.cmd.Stderr = d.log, d.log
 	detach(c.cmd)
 	started := make(chan error, 1)
 	go func() {
@@ -36,22 +34,15 @@ func startChild(binary, command, config string, log *os.File, lost func(error)) 
 		if err != nil {
 			return
 		}
-		c.err = c.cmd.Wait()
+		_ = c.cmd.Wait() // ProcessState has how it ended
 		if !c.expected.Load() {
-			lost(fmt.Errorf("`reconciler %s` ended by itself: %w", command, orSuccess(c.err)))
+			d.fail(fmt.Errorf("`reconciler %s` ended by itself: %s", command, c.cmd.ProcessState))
 		}
 	}()
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start `reconciler %s`: %w", command, err)
 	}
 	return c, nil
-}
-
-func orSuccess(err error) error {
-	if err == nil {
-		return errors.New("exit status 0")
-	}
-	return err
 }
 
 // kill ends it without a chance to do anything.
@@ -61,46 +52,37 @@ func (c *child) kill() {
 	<-c.ended
 }
 
-// terminate asks it to end, and returns its exit code and how long it took.
-func (c *child) terminate(ctx context.Context) (int, time.Duration, error) {
+// terminate asks it to end, which must succeed, and returns how long that took.
+func (c *child) terminate(ctx context.Context) (time.Duration, error) {
 	c.expected.Store(true)
 	began := time.Now()
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return 0, 0, fmt.Errorf("send SIGTERM: %w", err)
+		return 0, fmt.Errorf("send SIGTERM: %w", err)
 	}
 	select {
 	case <-c.ended:
-		return c.cmd.ProcessState.ExitCode(), time.Since(began), nil
 	case <-ctx.Done():
-		return 0, 0, ctx.Err()
+		return 0, fmt.Errorf("wait for the end of `reconciler %s`: %w", c.cmd.Args[1], ctx.Err())
 	}
+	if !c.cmd.ProcessState.Success() {
+		return 0, fmt.Errorf("`reconciler %s` ended after SIGTERM: %s", c.cmd.Args[1], c.cmd.ProcessState)
+	}
+	return time.Since(began), nil
 }
 
-// answer is what a command of the CLI said.
-type answer struct {
-	code int
-	text string
-}
-
-// ask runs a command of the CLI, shows it and returns its answer.
-func (d *demo) ask(ctx context.Context, args ...string) (answer, error) {
+// show runs a command of reconciler and prints it with its output. It must end with this exit code.
+func (d *demo) show(ctx context.Context, code int, args ...string) error {
+	line := "reconciler " + strings.Join(args, " ")
 	cmd := exec.CommandContext(ctx, d.binary, append(args, "-c", d.config)...)
 	detach(cmd)
-	out, err := cmd.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
-		return answer{exit.ExitCode(), string(out)}, nil
+	output, err := cmd.CombinedOutput()
+	d.quote(line, string(output))
+	switch got := cmd.ProcessState.ExitCode(); {
+	case got == code:
+		return nil
+	case got < 0: // it did not start, or a signal ended it
+		return fmt.Errorf("run `%s`: %w", line, err)
+	default:
+		return fmt.Errorf("`%s` ended with exit code %d, not %d", line, got, code)
 	}
-	if err != nil {
-		return answer{}, fmt.Errorf("run `reconciler %s`: %w", args[0], err)
-	}
-	return answer{0, string(out)}, nil
-}
-
-// tell is ask for a command that must succeed.
-func (d *demo) tell(ctx context.Context, args ...string) (string, error) {
-	said, err := d.ask(ctx, args...)
-	if err == nil && said.code != 0 {
-		err = fmt.Errorf("`reconciler %s` ended with exit code %d: %s", args[0], said.code, said.text)
-	}
-	return said.text, err
 }

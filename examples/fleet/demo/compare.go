@@ -30,8 +30,9 @@ JOIN (
 // objects are JSON values by target and path, such as eu-west/topology/101.json.
 type objects map[string]any
 
-func wanted(ctx context.Context, conn *pgx.Conn, targets []string) (objects, error) {
-	rows, err := conn.Query(ctx, wantedSQL, targets)
+// wanted reads what the rows want.
+func (d *demo) wanted(ctx context.Context) (objects, error) {
+	rows, err := d.pool.Query(ctx, wantedSQL, append(fileTargets, webhookTarget))
 	if err != nil {
 		return nil, err
 	}
@@ -45,6 +46,42 @@ func wanted(ctx context.Context, conn *pgx.Conn, targets []string) (objects, err
 	return all, err
 }
 
+// compare returns how many objects the rows want, and a line for each that the targets do not have like that.
+func (d *demo) compare(ctx context.Context) (count int, differences []string, err error) {
+	want, err := d.wanted(ctx)
+	if err != nil {
+		return 0, nil, fmt.Errorf("read what the rows want: %w", err)
+	}
+	have := objects{}
+	for _, target := range fileTargets {
+		if err := have.read(target, d.dir(target)); err != nil {
+			return 0, nil, fmt.Errorf("read the files of %s: %w", target, err)
+		}
+	}
+	for path, spec := range d.hook.has() {
+		have.put(webhookTarget+"/"+path, spec)
+	}
+	return len(want), differ(want, have), nil
+}
+
+// equal returns an error unless every target has what the rows want.
+func (d *demo) equal(ctx context.Context) error {
+	_, differences, err := d.compare(ctx)
+	if err != nil {
+		return err
+	}
+	return asError(differences)
+}
+
+// asError returns an error with the first differences; nil if there are none.
+func asError(differences []string) error {
+	const shown = 10
+	if len(differences) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%d objects differ from their rows: %s", len(differences), strings.Join(differences[:min(len(differences), shown)], "\n    "))
+}
+
 // put decodes an object. One that is no JSON stays text, which equals no spec.
 func (o objects) put(path string, content []byte) {
 	var value any
@@ -54,28 +91,24 @@ func (o objects) put(path string, content []byte) {
 	o[path] = value
 }
 
-// read adds the files of a place, and counts those that a killed process left: the file driver removes them later.
-func (o objects) read(p place) (leftovers int, err error) {
-	err = filepath.WalkDir(p.dir, func(file string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil || entry.IsDir() || file == filepath.Join(p.dir, ".reconciler-owner"):
+// read adds the files of a target, but for those that a killed process left half-written: the file driver removes them later.
+func (o objects) read(target, dir string) error {
+	return filepath.WalkDir(dir, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || file == filepath.Join(dir, ".reconciler-owner") ||
+			strings.HasPrefix(entry.Name(), ".reconciler-") && strings.HasSuffix(entry.Name(), ".tmp") {
 			return err
-		case strings.HasPrefix(entry.Name(), ".reconciler-") && strings.HasSuffix(entry.Name(), ".tmp"):
-			leftovers++
-			return nil
 		}
 		content, err := os.ReadFile(file)   //nolint:gosec // no other user writes to the directory
 		if errors.Is(err, fs.ErrNotExist) { // removed since the directory was read
 			return nil
 		}
-		o.put(p.name+strings.TrimPrefix(filepath.ToSlash(file), filepath.ToSlash(p.dir)), content)
+		o.put(target+strings.TrimPrefix(filepath.ToSlash(file), filepath.ToSlash(dir)), content)
 		return err
 	})
-	return leftovers, err
 }
 
-// differences has a line for each object that is not as wanted.
-func differences(want, have objects) (lines []string) {
+// differ returns a line for each object that is not as wanted.
+func differ(want, have objects) (lines []string) {
 	paths := maps.Clone(want)
 	maps.Copy(paths, have)
 	for _, path := range slices.Sorted(maps.Keys(paths)) {

@@ -1,10 +1,11 @@
 // Command demo shows on one machine, in less than two minutes and with figures, what reconciler does: it starts a
-// throwaway PostgreSQL, loads the fleet example, runs the built binary as a process of its own, and then changes rows,
-// switches a region off, deletes behind the triggers' back, kills, lets a target fail, cuts an agent off, and rolls a release that one target refuses. At the end it compares every
-// file with the rows and prints the verdict. scripts/demo.sh sets up what it needs; `make demo` calls that.
+// throwaway PostgreSQL, loads the fleet example, runs the built binary, and then changes rows, switches a region off,
+// changes rows behind the triggers' back, kills processes, lets a target fail and rolls out a release that one target
+// refuses. At the end it compares every object with its row and prints the verdict. scripts/demo.sh sets up what it
+// needs; `make demo` calls that.
 //
-// It exits with 0 when every step did what it should and every file is as the rows want it, else with 1; with 130
-// after Ctrl-C. It leaves nothing behind but, after a failed step, the log of the process.
+// It exits with 0 when every step did what it should and every object is as its row wants it, else with 1; with 130
+// after Ctrl-C. It leaves nothing behind.
 package main
 
 import (
@@ -23,21 +24,17 @@ const (
 	exitFailed      = 1
 	exitUsage       = 2
 	exitInterrupted = 130
-
-	// exitDiffers is how `reconciler apply wait` ends when an apply has failed, exitTimeout how `reconciler wait` ends at
-	// its timeout.
-	exitDiffers = 1
-	exitTimeout = 4
 )
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	d := &demo{out: stdout}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	binary := flags.String("reconciler", "bin/reconciler", "the built `FILE`")
-	image := flags.String("image", "", "Docker `IMAGE` of PostgreSQL, for machines without server binaries")
-	log := flags.String("log", "", "`FILE` that gets the log of the process and is kept (default: one that is removed, unless a step fails)")
+	flags.StringVar(&d.binary, "reconciler", "bin/reconciler", "the built `FILE`")
+	flags.StringVar(&d.image, "image", "", "Docker `IMAGE` of PostgreSQL, for machines without server binaries")
+	flags.StringVar(&d.logPath, "log", "", "`FILE` that keeps the log of the processes (default: one that is removed)")
 	if err := flags.Parse(args); err != nil {
 		return exitUsage
 	}
@@ -53,10 +50,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	s := newScreen(stdout, cancel)
-	d := &demo{screen: s, cancel: cancel, binary: *binary, image: *image, logPath: *log}
+	ctx, d.fail = context.WithCancelCause(ctx)
+	defer d.fail(nil)
 	return d.finish(ctx, d.run(ctx))
 }
 
@@ -73,33 +68,26 @@ func forgetSettings() error {
 	return nil
 }
 
-// finish cleans up, says how the demo ended, and returns the exit code.
+// finish cleans up, prints how the demo ended unless it has printed the verdict, and returns the exit code.
 func (d *demo) finish(ctx context.Context, err error) int {
-	interrupted := ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled)
-	if cause := context.Cause(ctx); cause != nil && !interrupted {
-		err = cause // such as the end of the process, which is why a step failed
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause // such as the end of a process, which is why a step failed
 	}
+	log := d.lastLines()
 	cleanErr := d.clean(context.WithoutCancel(ctx))
+	code := 0
 	switch {
-	case interrupted:
-		d.screen.say("\ninterrupted; everything that was started has been ended and removed")
-		d.removeLog()
-		return d.code(exitInterrupted, cleanErr)
-	case errors.Is(err, errUnread):
-		d.removeLog()
-		return exitFailed
+	case errors.Is(err, context.Canceled):
+		d.say("\ninterrupted; everything that was started has been ended and removed")
+		code = exitInterrupted
 	case err != nil:
-		d.failed(err)
-		return d.code(exitFailed, cleanErr)
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		d.say("\n%v\n%s\nVERDICT: FAILED: %s", err, log, first)
+		code = exitFailed
 	}
-	d.removeLog()
-	return d.code(0, cleanErr)
-}
-
-func (d *demo) code(code int, cleanErr error) int {
-	if cleanErr == nil {
-		return code
+	if cleanErr != nil {
+		d.say("\nnot everything could be removed: %v", cleanErr)
+		code = max(code, exitFailed)
 	}
-	d.screen.say("\nnot everything could be removed: %v", cleanErr)
-	return max(code, exitFailed)
+	return code
 }

@@ -1,190 +1,165 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"os"
+	"path/filepath"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 const (
-	changedTopologies  = 120
-	changedDeployments = 80
+	changedDeployments = 200
 	changePace         = 25 * time.Millisecond
+	// watchPause is the pause between two looks at a file: what a measured latency is too long by, at most.
+	watchPause = 200 * time.Microsecond
+	// comparePause is the pause between two comparisons of everything.
+	comparePause = 100 * time.Millisecond
 )
 
-// initialSync starts the process in front of empty targets.
-func (d *demo) initialSync(ctx context.Context) error {
-	before, err := d.compare(ctx)
-	if err == nil && before.files+before.leftovers > 0 {
-		err = fmt.Errorf("there are files already")
-	}
-	if err != nil {
+// start starts the agent and the daemon in front of empty targets.
+func (d *demo) start(ctx context.Context) (err error) {
+	if d.agent, err = d.spawn("agent", d.agentConfig); err != nil {
 		return err
 	}
+	return d.startDaemon(ctx)
+}
+
+// startDaemon starts `reconciler run`, and measures until every object is as its row wants it, and until that is verified.
+func (d *demo) startDaemon(ctx context.Context) (err error) {
 	began := time.Now()
-	if err := errors.Join(d.start(), d.startAgent()); err != nil {
+	if d.daemon, err = d.spawn("run", d.config); err != nil {
 		return err
 	}
-	_, err = until(ctx, "the first sync", 10*time.Millisecond, func() (bool, string, error) {
-		have := 0
-		for _, p := range d.places {
-			n, err := p.files()
-			if err != nil {
-				return false, "", err
-			}
-			have += n
-		}
-		objects, _ := d.hook.has()
-		return have == before.rows && len(objects) == before.edge, counted(have, "file") + " and " + counted(len(objects), "object") + " are there", nil
+	var count int
+	var differences []string
+	took, err := until(ctx, "the targets", comparePause, func() (_ bool, err error) {
+		count, differences, err = d.compare(ctx)
+		return len(differences) == 0, err
 	})
-	took := time.Since(began)
 	if err != nil {
+		return errors.Join(err, asError(differences))
+	}
+	d.figure("started", "all of %d objects are as their rows want them after %.2f s", count, took.Seconds())
+	if _, err := d.converge(ctx); err != nil {
 		return err
 	}
-	if _, err := d.tell(ctx, "wait"); err != nil {
-		return err
-	}
-	if _, err := d.check(ctx); err != nil {
-		return err
-	}
-	all := before.rows + before.edge
-	d.screen.figure("applied", "%s files in 4 directories, one of them by an agent, and %s in a webhook", count(before.rows), counted(before.edge, "object"))
-	d.screen.figure("from the process's start", "%s, or %s objects/s", seconds(took), count(int(float64(all)/took.Seconds())))
+	d.figure("verified by reconciler", "after %.2f s", time.Since(began).Seconds())
 	return nil
 }
 
-// changes measures how long a commit takes to reach the files.
+// converge runs `reconciler wait`, compares everything, and returns how long the first took.
+func (d *demo) converge(ctx context.Context) (time.Duration, error) {
+	began := time.Now()
+	if err := d.show(ctx, 0, "wait", "--timeout", "60s"); err != nil {
+		return 0, err
+	}
+	return time.Since(began), d.equal(ctx)
+}
+
+// changes measures how long a commit takes to reach the files. Observed columns ask for nothing.
 func (d *demo) changes(ctx context.Context) error {
-	topologies, err := list[int64](ctx, d, "SELECT id FROM fleet.topologies WHERE desired_status = 'running' ORDER BY md5(id::text) LIMIT $1", changedTopologies)
+	times, err := d.deploy(ctx, changedDeployments)
 	if err != nil {
 		return err
 	}
-	deployments, err := list[int64](ctx, d, "SELECT deployment_id FROM fleet.topologies WHERE desired_status = 'running' AND region = 'eu-west' ORDER BY md5(id::text) LIMIT $1", changedDeployments)
-	if err != nil {
-		return err
-	}
-	one, three, err := d.measure(ctx, topologies, deployments)
-	if err != nil {
-		return err
-	}
-	d.screen.figure("from COMMIT to the file", "%v   (%d topologies, each a file)", one, len(one))
-	d.screen.figure("... to the last of 3", "%v   (%d deployments, each joined into 3 files)", three, len(three))
-	return d.heartbeats(ctx)
-}
-
-// measure changes one row after the other, two kinds in turn.
-func (d *demo) measure(ctx context.Context, topologies, deployments []int64) (one, three latencies, err error) {
-	pace := time.NewTicker(changePace)
-	defer pace.Stop()
-	for n := range max(len(topologies), len(deployments)) {
-		if n < len(topologies) {
-			took, err := d.changeTopology(ctx, topologies[n])
-			if err != nil {
-				return nil, nil, err
-			}
-			one = append(one, took)
-			<-pace.C
-		}
-		if n < len(deployments) {
-			took, err := d.changeDeployment(ctx, deployments[n], fmt.Sprintf("registry.example/demo:%d", n))
-			if err != nil {
-				return nil, nil, err
-			}
-			three = append(three, took)
-			<-pace.C
-		}
-	}
-	return one, three, nil
-}
-
-// changeTopology returns the time from the acknowledged commit to the new file.
-func (d *demo) changeTopology(ctx context.Context, id int64) (time.Duration, error) {
-	var region string
-	var replicas int
-	if err := d.row(ctx, "SELECT region, replicas % 9 + 1 FROM fleet.topologies WHERE id = $1", []any{id}, &region, &replicas); err != nil {
-		return 0, err
-	}
-	file, err := watch(d.place(region).topology(id), "replicas", float64(replicas))
-	if err != nil {
-		return 0, err
-	}
-	if _, err := d.exec(ctx, "UPDATE fleet.topologies SET replicas = $2 WHERE id = $1", id, replicas); err != nil {
-		return 0, err
-	}
-	return await(ctx, []watched{file})
-}
-
-// changeDeployment is changeTopology for a row that is joined into three objects.
-func (d *demo) changeDeployment(ctx context.Context, id int64, image string) (time.Duration, error) {
-	var files []watched
-	for _, p := range d.places[:3] { // those that have every deployment
-		var topology int64
-		if err := d.row(ctx, "SELECT id FROM fleet.topologies WHERE deployment_id = $1 AND region = $2", []any{id, p.name}, &topology); err != nil {
-			return 0, err
-		}
-		file, err := watch(p.topology(topology), "image", image)
-		if err != nil {
-			return 0, err
-		}
-		files = append(files, file)
-	}
-	if _, err := d.exec(ctx, "UPDATE fleet.deployments SET image = $2 WHERE id = $1", id, image); err != nil {
-		return 0, err
-	}
-	return await(ctx, files)
-}
-
-// heartbeats writes observed columns, which ask for nothing.
-func (d *demo) heartbeats(ctx context.Context) error {
+	d.figure("from COMMIT to 3 files", "%s   (%d deployments)", spread(times), len(times))
 	const events = "SELECT last_value FROM reconciler.outbox_seq"
-	var before, after int64
-	if err := d.row(ctx, events, nil, &before); err != nil {
-		return err
-	}
-	n, err := d.exec(ctx, "UPDATE fleet.topologies SET status = 'ready', ready_replicas = replicas, heartbeat_at = now() WHERE desired_status = 'running'")
+	before, err := value[int64](ctx, d, events)
 	if err != nil {
 		return err
 	}
-	if err := d.row(ctx, events, nil, &after); err != nil {
+	heartbeats, err := d.pool.Exec(ctx, "UPDATE fleet.topologies SET status = 'ready', ready_replicas = replicas, heartbeat_at = now() WHERE desired_status = 'running'")
+	if err != nil {
+		return err
+	}
+	after, err := value[int64](ctx, d, events)
+	if err != nil {
 		return err
 	}
 	if after != before {
-		return fmt.Errorf("%s of observed columns made %s", counted(n, "change"), counted(int(after-before), "event"))
+		return fmt.Errorf("%d changes of observed columns made %d events", heartbeats.RowsAffected(), after-before)
 	}
-	d.screen.figure(counted(n, "heartbeat"), "0 events: observed columns ask for nothing")
+	d.figure("heartbeats", "%d rows changed, %d events", heartbeats.RowsAffected(), after-before)
 	return nil
 }
 
-// waitAndExplain shows how a script and a person ask.
-func (d *demo) waitAndExplain(ctx context.Context) error {
-	var id int64
-	if err := d.row(ctx, "UPDATE fleet.topologies SET replicas = 7 WHERE id = (SELECT max(id) FROM fleet.topologies WHERE desired_status = 'running' AND region = 'us-east') RETURNING id", nil, &id); err != nil {
-		return err
-	}
-	began := time.Now()
-	said, err := d.show(ctx, 0, "wait", "--timeout", "30s")
-	if err != nil {
-		return err
-	}
-	d.screen.quote(said)
-	d.screen.figure("", "after %s, of which most is the start of the command", seconds(time.Since(began)))
-	said, err = d.show(ctx, 0, "explain", "us-east", "topology", fmt.Sprint(id))
-	if err != nil {
-		return err
-	}
-	d.screen.quote(said)
-	return nil
+// deployment is one that runs in three regions.
+type deployment struct {
+	ID    int64
+	Files []string
 }
 
-// show prints a command and runs it; it must end with this exit code.
-func (d *demo) show(ctx context.Context, code int, args ...string) (string, error) {
-	line := strings.Join(append([]string{"reconciler"}, args...), " ")
-	d.screen.command(line)
-	said, err := d.ask(ctx, args...)
-	if err == nil && said.code != code {
-		err = fmt.Errorf("`%s` ended with exit code %d, not %d: %s", line, said.code, code, said.text)
+// deploy gives deployments a new image, one after the other, and returns for each the time from the acknowledged commit
+// until the last of its files, read as another program reads it, has the image.
+func (d *demo) deploy(ctx context.Context, limit int) (times []time.Duration, err error) {
+	rows, err := d.pool.Query(ctx, `SELECT deployment_id, array_agg(region || '/topology/' || id || '.json')
+		FROM fleet.topologies WHERE region = ANY($1) AND desired_status = 'running'
+		GROUP BY 1 HAVING count(*) = 3 ORDER BY md5(deployment_id::text) LIMIT $2`, regions, limit)
+	if err != nil {
+		return nil, err
 	}
-	return said.text, err
+	deployments, err := pgx.CollectRows(rows, pgx.RowToStructByPos[deployment])
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range deployments {
+		image := fmt.Sprintf("registry.example/demo:%d", time.Now().UnixNano())
+		if _, err := d.pool.Exec(ctx, "UPDATE fleet.deployments SET image = $2 WHERE id = $1", one.ID, image); err != nil {
+			return nil, err
+		}
+		left := one.Files
+		took, err := until(ctx, "a file to follow its row", watchPause, func() (bool, error) {
+			for len(left) > 0 {
+				if ok, err := hasText(filepath.Join(d.dir(""), left[0]), image); !ok || err != nil {
+					return false, err
+				}
+				left = left[1:]
+			}
+			return true, nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		times = append(times, took)
+		if err := rest(ctx, changePace); err != nil {
+			return nil, err
+		}
+	}
+	return times, nil
+}
+
+// hasText reports whether a file, which must be whole, has a text in it.
+func hasText(path, text string) (bool, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return false, err
+	}
+	if !json.Valid(content) {
+		return false, fmt.Errorf("%s was seen half-written: %q", path, content)
+	}
+	return bytes.Contains(content, []byte(text)), nil
+}
+
+// verdict compares everything a last time, ends the processes, which must end well, and prints the last line.
+func (d *demo) verdict(ctx context.Context) error {
+	count, differences, err := d.compare(ctx)
+	if err != nil {
+		return err
+	}
+	if err := asError(differences); err != nil {
+		return err
+	}
+	for _, c := range []*child{d.agent, d.daemon} {
+		if _, err := c.terminate(ctx); err != nil {
+			return err
+		}
+	}
+	d.say("\nVERDICT: ok: %d objects in %d targets equal their rows", count, len(fileTargets)+1)
+	return nil
 }
