@@ -64,13 +64,13 @@ func (d *demo) compare(ctx context.Context) (count int, differences []string, er
 	return len(want), differ(want, have), nil
 }
 
-// equal returns an error unless every target has what the rows want.
-func (d *demo) equal(ctx context.Context) error {
-	_, differences, err := d.compare(ctx)
-	if err != nil {
-		return err
+// equal returns how many objects there are, and an error unless every target has what the rows want.
+func (d *demo) equal(ctx context.Context) (count int, err error) {
+	count, differences, err := d.compare(ctx)
+	if err == nil {
+		err = asError(differences)
 	}
-	return asError(differences)
+	return count, err
 }
 
 // asError returns an error with the first differences; nil if there are none.

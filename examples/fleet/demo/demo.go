@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -116,11 +115,6 @@ func (d *demo) lastLines() string {
 
 // dir is the directory of a target of driver file.
 func (d *demo) dir(target string) string { return filepath.Join(d.server.Dir, "regions", target) }
-
-// topology is the file of a topology. Numbers are their own encoding.
-func (d *demo) topology(target string, id int64) string {
-	return filepath.Join(d.dir(target), "topology", strconv.FormatInt(id, 10)+".json")
-}
 
 // value reads one value.
 func value[T any](ctx context.Context, d *demo, sql string, args ...any) (T, error) {

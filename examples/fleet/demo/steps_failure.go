@@ -89,7 +89,8 @@ func (d *demo) release(ctx context.Context) error {
 		return err
 	}
 	d.figure("the webhook is mended", "completed after %.2f s", time.Since(began).Seconds())
-	return d.equal(ctx)
+	_, err = d.equal(ctx)
+	return err
 }
 
 // halted returns an error unless the release has stopped where it failed: no object after that has changed.

@@ -81,13 +81,14 @@ func (d *demo) behindTriggers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	file := func(id int64) string { return fmt.Sprintf("%s/topology/%d.json", d.dir(target), id) }
 	if _, err := d.pool.Exec(ctx, changeUnseen); err != nil {
 		return fmt.Errorf("change rows with triggers disabled: %w", err)
 	}
-	if err := os.WriteFile(d.topology(target, ids[0]), []byte(spoiled), 0o600); err != nil {
+	if err := os.WriteFile(file(ids[0]), []byte(spoiled), 0o600); err != nil {
 		return fmt.Errorf("edit a file: %w", err)
 	}
-	if err := os.Remove(d.topology(target, ids[1])); err != nil {
+	if err := os.Remove(file(ids[1])); err != nil {
 		return fmt.Errorf("remove a file: %w", err)
 	}
 	if err := rest(ctx, unheeded); err != nil {
@@ -106,7 +107,7 @@ func (d *demo) behindTriggers(ctx context.Context) error {
 		return err
 	}
 	took := time.Since(began)
-	if err := d.equal(ctx); err != nil {
+	if _, err := d.equal(ctx); err != nil {
 		return err
 	}
 	d.figure("found and repaired", "%d objects after %.2f s", len(differences), took.Seconds())
