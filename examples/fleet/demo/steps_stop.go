@@ -106,7 +106,7 @@ func (d *demo) burst(ctx context.Context, end func() error) error {
 	return nil
 }
 
-// randomChange changes a topology, the deployment behind it, or or whether the topology runs.
+// randomChange changes a topology, the deployment behind it, or whether the topology runs.
 func randomChange() string {
 	switch choice := rand.IntN(100); {
 	case choice < 10:
