@@ -135,7 +135,7 @@ func TestCrowdSharesItsTargetsOut(t *testing.T) {
 		t.Run(fmt.Sprintf("%dProcesses", processes), func(t *testing.T) {
 			t.Parallel()
 			r := chance(t)
-			c := newCrowd(t, processes, "15s")
+			c := newCrowd(t, processes, "5s")
 			writers := c.load(r)
 			pass(between(r, 100*time.Millisecond, time.Second), t.Context().Done())
 
