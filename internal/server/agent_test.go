@@ -26,7 +26,7 @@ func startAgent(w *servertest.World, address, name string, drv driver.Driver) (s
 	return startAgentIn(w, w.T.TempDir(), address, name, drv)
 }
 
-// startAgentIn is agent with the state of a directory.
+// startAgentIn is startAgent with the state of a directory.
 func startAgentIn(w *servertest.World, dir, address, name string, drv driver.Driver) (stop func()) {
 	w.T.Helper()
 	text, err := json.Marshal(map[string]any{

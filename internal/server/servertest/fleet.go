@@ -13,20 +13,20 @@ var Apps = []string{
 	`SELECT reconciler.track('app', 'apps', '{id}', 'region', running => 'running', spec => 'to_jsonb(image)')`,
 }
 
-// WithApps is setup with the table apps, which a template has: to track it anew takes longer than many tests.
+// WithApps is New with the table apps, which a template has: to track it anew takes longer than many tests.
 func WithApps(t testing.TB) *World {
 	t.Helper()
 	return NewOn(t, pgtest.New(t, Apps...))
 }
 
-// Fleet is withApps with n running rows in target eu, and returns what the target is to have.
+// Fleet is WithApps with n running rows in target eu, and returns what the target is to have.
 func Fleet(t testing.TB, n int) (*World, map[string]string) {
 	t.Helper()
 	w := WithApps(t)
 	return w, w.Fleet(n)
 }
 
-// HoldingFleet is fleet for a test that keeps transactions open.
+// HoldingFleet is Fleet for a test that keeps transactions open.
 func HoldingFleet(t testing.TB, n int) (*World, map[string]string) {
 	t.Helper()
 	w := NewOn(t, pgtest.Holding(t, Apps...))
