@@ -65,6 +65,7 @@ func TestF77_SilentConnectionsAreEnded(t *testing.T) {
 	line := pgtest.NewLine(t, db.URL)
 	f := NewFleet(nil)
 	pool, healthy := fleetPool(t, f, line.URL), fleetPool(t, f, db.URL)
+	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 1 }, patience, time.Millisecond)
 	idle, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	held, err := pool.Acquire(t.Context())
