@@ -216,7 +216,25 @@ type bed struct {
 	drv   driver.Driver
 	dir   string
 	lines string // further keys of the target
-	log   bytes.Buffer
+	log   record
+}
+
+// record keeps what agents log. They may do so while a test reads it.
+type record struct {
+	mu  sync.Mutex
+	log bytes.Buffer // guarded by mu
+}
+
+func (r *record) Write(line []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(line)
+}
+
+func (r *record) count(text string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Count(r.log.String(), text)
 }
 
 func newBed(t *testing.T) *bed {

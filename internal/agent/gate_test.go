@@ -40,7 +40,7 @@ func TestAgentStopsCallingATargetThatIsDown(t *testing.T) {
 				require.Equal(t, trouble, r.target().ready)
 				require.Equal(t, trouble, b.Info().Trouble)
 				require.Zero(t, r.target().Failing)
-				require.Equal(t, 1, strings.Count(b.log.String(), "msg=target_down"))
+				require.Equal(t, 1, b.log.count("msg=target_down"))
 				require.Zero(t, b.failed())
 
 				b.far.change(func() { b.far.down = false })
@@ -48,7 +48,7 @@ func TestAgentStopsCallingATargetThatIsDown(t *testing.T) {
 				require.Len(t, strings.Fields(b.far.has()), 200)
 				require.Equal(t, StateOK, r.target().State)
 				require.Empty(t, b.Info().Trouble)
-				require.Equal(t, 1, strings.Count(b.log.String(), "msg=target_back"))
+				require.Equal(t, 1, b.log.count("msg=target_back"))
 			})
 		})
 	}

@@ -146,7 +146,7 @@ func TestAgentGoesOnWithATargetThatTheServerRefuses(t *testing.T) {
 				require.Equal(t, text, r.target().Server)
 				require.Equal(t, text, r.target().ready)
 				require.Equal(t, before, b.far.has())
-				refusals := strings.Count(b.log.String(), "msg=target_refused")
+				refusals := b.log.count("msg=target_refused")
 				require.Greater(t, refusals, 5)
 				require.Less(t, refusals, 20, "the pause grows")
 
