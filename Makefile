@@ -131,8 +131,9 @@ images: ## Build PostgreSQL test images from Debian packages, for machines that 
 $(BIN)/sqlc: TOOL := github.com/sqlc-dev/sqlc/cmd/sqlc
 $(BIN)/golangci-lint: TOOL := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(BIN)/gotestsum: TOOL := gotest.tools/gotestsum
-$(BIN)/vet: TOOL := ./vet
-$(BIN)/vet: tools/vet/main.go
-$(BIN)/sqlc $(BIN)/golangci-lint $(BIN)/gotestsum $(BIN)/vet: tools/go.mod
+$(BIN)/sqlc $(BIN)/golangci-lint $(BIN)/gotestsum: tools/go.mod
 	cd tools && go build -o ../$@ $(TOOL)
+	@touch $@
+$(BIN)/vet: $(wildcard tools/vet/*)
+	cd tools/vet && go build -o ../../$@ .
 	@touch $@

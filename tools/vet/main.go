@@ -3,6 +3,11 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
 	"github.com/kisielk/errcheck/errcheck"
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/passes/appends"
@@ -40,6 +45,10 @@ var unchecked = []string{
 }
 
 func main() {
+	if err := skip(os.Args[len(os.Args)-1]); err != nil {
+		fmt.Fprintln(os.Stderr, "vet:", err)
+		os.Exit(1)
+	}
 	errcheck.DefaultExcludedSymbols = append(errcheck.DefaultExcludedSymbols, unchecked...)
 	analyzers := []*analysis.Analyzer{
 		appends.Analyzer, atomic.Analyzer, bools.Analyzer, buildtag.Analyzer, copylock.Analyzer, defers.Analyzer,
@@ -52,4 +61,29 @@ func main() {
 		analyzers = append(analyzers, check.Analyzer)
 	}
 	unitchecker.Main(analyzers...)
+}
+
+// skip ends the program where go vet asks only for facts about a package of another module, with none: they take a quarter of
+// the time of a run without cache. Facts of the standard library stay, such as which functions do not return.
+func skip(file string) error {
+	if !strings.HasSuffix(file, ".cfg") {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("reading what to check: %w", err)
+	}
+	var unit unitchecker.Config
+	if err := json.Unmarshal(text, &unit); err != nil {
+		return fmt.Errorf("reading what to check: %s: %w", file, err)
+	}
+	module, _, _ := strings.Cut(unit.ImportPath, "/")
+	if !unit.VetxOnly || !strings.Contains(module, ".") || strings.HasPrefix(unit.ImportPath, "github.com/pgreconciler/") {
+		return nil
+	}
+	if err := os.WriteFile(unit.VetxOutput, nil, 0o666); err != nil {
+		return fmt.Errorf("writing facts: %w", err)
+	}
+	os.Exit(0)
+	return nil
 }
