@@ -119,36 +119,7 @@ func inOrder(all []entry) error {
 	return nil
 }
 
-// I3, I10: calls for one object come one after the other, the newer after the older, also when the owner is killed.
-func TestCallsForOneObjectComeInOrder(t *testing.T) {
-	t.Parallel()
-	r := chance(t)
-	w := newWorld(t)
-	w.exec(fleet + ";" + versions)
-	w.exec(`INSERT INTO apps (id, region) SELECT i, 'eu' FROM generate_series(1, 12) AS i`)
-	w.configure([]object{w.journalTarget("eu", 40*time.Millisecond)})
-	writers := w.write(r, load{writers: 3, every: 20 * time.Millisecond, objects: 12, regions: []string{"eu"}})
-	d := w.start()
-	d.awaits("target_owned")
-	for range 2 { // one is killed, and another one takes over
-		standby := w.start()
-		pass(between(r, 500*time.Millisecond, 2*time.Second), d.exited)
-		d.kill()
-		standby.awaits("target_owned")
-		d = standby
-	}
-	pass(between(r, 0, time.Second), d.exited)
-	writers.stop()
-	w.wait()
-	all := w.journal("eu")
-	require.NoError(t, inOrder(all), "VIOLATION: calls out of order")
-	require.GreaterOrEqual(t, all[len(all)-1].Term, int64(3))
-	require.Equal(t, w.rows()["eu"], files(t, w.path("eu/objects")))
-	d.stop()
-	require.NoError(t, inOrder(w.journal("eu")))
-}
-
-// The check above can fail.
+// The check of the order of calls can fail.
 func TestOrderOfCallsIsChecked(t *testing.T) {
 	t.Parallel()
 	begin := func(revision, term, version int64) entry {

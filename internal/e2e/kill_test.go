@@ -28,7 +28,6 @@ func TestRowsDeletedWhileItIsDownLeaveNoOrphan(t *testing.T) {
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			r := chance(t)
 			w := newWorld(t)
 			w.exec(fleet)

@@ -55,7 +55,7 @@ func TestFrozenOwnerLeavesNothingStale(t *testing.T) {
 	other := w.start()
 	w.wait()
 
-	writers := w.write(r, load{writers: 3, every: 10 * time.Millisecond, objects: 60, regions: []string{"eu"}})
+	writers := w.write(r, load{writers: 3, every: 30 * time.Millisecond, objects: 60, regions: []string{"eu"}})
 	pass(between(r, 200*time.Millisecond, time.Second), t.Context().Done())
 	frozen.signal(syscall.SIGSTOP)
 	w.takenOver(frozen, 1, bound(takeover+2*time.Second))
@@ -73,4 +73,33 @@ func TestFrozenOwnerLeavesNothingStale(t *testing.T) {
 	w.exec(`UPDATE apps SET version = nextval('versions')`)
 	w.converges("eu")
 	require.Equal(t, map[string]int{"eu": frozen.cmd.Process.Pid}, w.owners())
+}
+
+// I3, I10: calls for one object come one after the other, the newer after the older, also when the owner is killed.
+func TestCallsForOneObjectComeInOrder(t *testing.T) {
+	t.Parallel()
+	r := chance(t)
+	w := newWorld(t)
+	w.exec(fleet + ";" + versions)
+	w.exec(`INSERT INTO apps (id, region) SELECT i, 'eu' FROM generate_series(1, 12) AS i`)
+	w.configure([]object{w.journalTarget("eu", 40*time.Millisecond)})
+	writers := w.write(r, load{writers: 3, every: 20 * time.Millisecond, objects: 12, regions: []string{"eu"}})
+	d := w.start()
+	d.awaits("target_owned")
+	for range 2 { // one is killed, and another one takes over
+		standby := w.start()
+		pass(between(r, 500*time.Millisecond, 2*time.Second), d.exited)
+		d.kill()
+		standby.awaits("target_owned")
+		d = standby
+	}
+	pass(between(r, 0, time.Second), d.exited)
+	writers.stop()
+	w.wait()
+	all := w.journal("eu")
+	require.NoError(t, inOrder(all), "VIOLATION: calls out of order")
+	require.GreaterOrEqual(t, all[len(all)-1].Term, int64(3))
+	require.Equal(t, w.rows()["eu"], files(t, w.path("eu/objects")))
+	d.stop()
+	require.NoError(t, inOrder(w.journal("eu")))
 }
