@@ -167,7 +167,7 @@ BEGIN
     ON CONFLICT (target_id, resource_id, key) DO UPDATE SET state = 'pending', wanted = l.wanted OR excluded.present, present = l.present OR excluded.present,
         protected = CASE WHEN l.present THEN l.protected ELSE excluded.protected END, held_by = NULL, next_attempt_at = excluded.next_attempt_at
     -- What waits for something else than this process goes on waiting: it is recorded already.
-    WHERE l.state = 'applied' OR excluded.present AND NOT l.present;
+    WHERE l.state = 'applied' OR l.state = 'pending' AND l.next_attempt_at > excluded.next_attempt_at OR excluded.present AND NOT l.present;
 END
 $$;
 

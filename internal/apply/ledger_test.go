@@ -180,7 +180,7 @@ func TestF100_RetryOutlivesTheCallUnderWay(t *testing.T) {
 }
 
 // What does not settle soon gets its row: new to the ledger it is not in the target, as far as is known; what is goes on
-// being there; what waits for somebody else goes on waiting.
+// being there; what waits for something else goes on waiting. What is pending waits no longer than asked for.
 func TestObjectsInHandGetTheirRow(t *testing.T) {
 	t.Parallel()
 	d := newLedgerDB(t)
@@ -188,6 +188,7 @@ func TestObjectsInHandGetTheirRow(t *testing.T) {
 	d.settle(t, record{state: desired.Blocked, wanted: true, err: "no", delay: -1}, "blocked")
 	d.settle(t, record{state: desired.Failing, wanted: true, present: true, err: "no", attempts: 1, delay: 600}, "failing")
 	d.settle(t, record{state: desired.Held, present: true, heldBy: heldByGuard, delay: -1}, "guarded")
+	after := 30 * time.Second
 	inHand := func(called bool, keys ...string) {
 		ids := make([]int32, len(keys))
 		calls := make([]bool, len(keys))
@@ -195,7 +196,7 @@ func TestObjectsInHandGetTheirRow(t *testing.T) {
 			ids[i], calls[i] = d.resource, called
 		}
 		err := d.queries.LedgerInHand(t.Context(), store.LedgerInHandParams{
-			TargetID: d.target, Owner: ledgerOwner, Term: 3, ResourceIds: ids, Keys: keys, Called: calls, Patience: 30 * time.Second,
+			TargetID: d.target, Owner: ledgerOwner, Term: 3, ResourceIds: ids, Keys: keys, Called: calls, Patience: after,
 		})
 		require.NoError(t, err)
 	}
@@ -208,6 +209,11 @@ func TestObjectsInHandGetTheirRow(t *testing.T) {
 	inHand(true, "new 1", "blocked", "failing", "called")
 	require.Equal(t, "applied pending after 30, blocked pending after 30, called pending after 30, failing failing after 600, "+
 		"guarded held unwanted guard, new 1 pending after 30, new 2 pending absent after 30", d.line(t, ledgerLine))
+	for _, after = range []time.Duration{10 * time.Second, time.Minute} {
+		inHand(false, "called", "failing", "guarded", "new 2")
+		require.Equal(t, "applied pending after 30, blocked pending after 30, called pending after 10, failing failing after 600, "+
+			"guarded held unwanted guard, new 1 pending after 30, new 2 pending absent after 10", d.line(t, ledgerLine))
+	}
 }
 
 // Every column of a result reaches the ledger as it is, whatever characters its texts have.

@@ -40,7 +40,7 @@ var longSeeds = []uint64{
 // TestWorlds lives through worlds: each seed makes one. See docs/testing.md.
 func TestWorlds(t *testing.T) {
 	t.Parallel()
-	seeds, abreast := append(slices.Clone(briefSeeds), agentSeed, clusterSeed), 2
+	seeds, abreast := append(slices.Clone(briefSeeds), agentSeed, clusterSeed), 4
 	if timed() {
 		seeds, abreast = slices.Concat(longSeeds, seeds), *flagLanes
 	}

@@ -177,8 +177,8 @@ func (p *Pooler) awaitReady(t testing.TB) {
 }
 
 // Poll calls look until it returns nil, ctx ends or it has had patience, and returns its last error. The pauses grow to a
-// tenth of a second, and are at least four times as long as a look: what a test asks all the time takes processors from what
-// it waits for.
+// tenth of a second, or to four times as long as a look, at most two seconds: what a test asks all the time takes processors
+// from what it waits for.
 func Poll(ctx context.Context, patience time.Duration, look func() error) error {
 	for begun := time.Now(); ; {
 		looked := time.Now()
@@ -187,7 +187,7 @@ func Poll(ctx context.Context, patience time.Duration, look func() error) error 
 		if err == nil || ctx.Err() != nil || waited >= patience {
 			return err
 		}
-		pause(ctx, max(min(waited/10, 100*time.Millisecond), 4*time.Since(looked), 5*time.Millisecond))
+		pause(ctx, max(min(waited/10, 100*time.Millisecond), min(4*time.Since(looked), 2*time.Second), 5*time.Millisecond))
 	}
 }
 

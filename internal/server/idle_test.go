@@ -127,16 +127,16 @@ func TestIdleProcessAsksNextToNothing(t *testing.T) {
 	const beats = `SELECT max(beat)::text FROM reconciler.heartbeats`
 	const terms = `SELECT string_agg(term::text, ' ' ORDER BY term) FROM (SELECT term FROM reconciler.targets UNION ALL SELECT term FROM reconciler.leases) AS l`
 	var asked []string
-	windows := 0
-	// In the first window the end of the syncs may still be asked about.
-	w.Eventually("heartbeats pass, and nothing happens that is logged, such as a lost connection", func() bool {
+	// A window is quiet if nothing happens in it that is logged, such as a lost connection. In the first one the end of the syncs
+	// may still be asked about.
+	for windows, quiet := 0, false; windows < 2 || !quiet; windows++ {
+		require.Less(t, windows, 10, "no window is quiet: %s", w.Logged(""))
 		before, last, logged := w.Text(terms), w.Text(beats), len(w.Logged(""))
 		p.take()
 		w.Settled("true", `SELECT (max(beat) >= $1::bigint + 2)::text FROM reconciler.heartbeats`, last)
 		asked = p.take()
-		windows++
-		return windows > 1 && w.Text(terms) == before && len(w.Logged("")) == logged
-	})
+		quiet = w.Text(terms) == before && len(w.Logged("")) == logged
+	}
 	counts := map[string]int{}
 	for _, statement := range asked {
 		name, _, _ := strings.Cut(statement, " :")

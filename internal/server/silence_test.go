@@ -48,8 +48,12 @@ func TestF15_EveryLoopThatFailsIsSeen(t *testing.T) {
 		{loop: "turn", broken: away("claim_operations"), provoke: `SELECT reconciler.begin_apply('turned'); ` + change, mended: back("claim_operations")},
 		{loop: "settle", broken: refuses("INSERT OR UPDATE", "ledger"), provoke: change, mended: works},
 		{loop: "sync", broken: refuses("UPDATE", "sync_runs"), provoke: `SELECT reconciler.resync('eu')`, mended: works},
-		{loop: "heartbeat", broken: refuses("INSERT", "heartbeats"), mended: works},
 	})
+}
+
+func TestF15_HeartbeatThatFailsIsSeen(t *testing.T) {
+	t.Parallel()
+	seeEach(t, []failing{{loop: "heartbeat", broken: refuses("INSERT", "heartbeats"), mended: works}})
 }
 
 func TestF15_EveryLoopOfTheLeaderThatFailsIsSeen(t *testing.T) {
