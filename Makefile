@@ -14,13 +14,13 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 PKG ?=
 TESTFLAGS ?=
 # All packages; those that take longest come first.
-ALL := ./internal/server ./test/rows ./internal/faulttest ./internal/e2e ./cmd/reconciler ./internal/outbox ./internal/leader ./internal/apply ./...
+ALL := ./internal/server ./test/rows ./test/faults ./test/e2e ./cmd/reconciler ./internal/outbox ./internal/leader ./internal/apply ./...
 # Without those that drive a built binary or link the libraries of Kubernetes: they take two minutes to compile for the race detector.
-RACED = ./internal/server ./test/rows ./internal/outbox ./internal/leader ./internal/apply $$(go list ./... | grep -vE '/(cmd/reconciler|examples|internal/(e2e|faulttest|driver/(drivers|kubernetes)))(/|$$)')
+RACED = ./internal/server ./test/rows ./internal/outbox ./internal/leader ./internal/apply $$(go list ./... | grep -vE '/(cmd/reconciler|examples|test/(e2e|faults)|internal/driver/(drivers|kubernetes))(/|$$)')
 # Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
 TEST_LOAD ?= -p=2 -parallel=6
 # For `make test/quick`.
-QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faulttest|outbox|server|rows|lease|pgtest|mutants|examples|cmd)(/|$$)')
+QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faults|outbox|server|rows|lease|pgtest|mutants|examples|cmd)(/|$$)')
 BENCHFLAGS ?=
 # PostgreSQL versions for `make images`.
 PG_VERSIONS ?= 15 17 18
@@ -70,7 +70,7 @@ FAULTFLAGS ?=
 
 .PHONY: test/faults
 test/faults: ## Live through random worlds under faults: WORLDS=20 SEED=1 LANES=4
-	go test -count=1 -timeout=24h -run 'TestWorlds' ./internal/faulttest -v -faults.worlds=$(WORLDS) -faults.seed=$(SEED) -faults.lanes=$(LANES) $(FAULTFLAGS)
+	go test -count=1 -timeout=24h -run 'TestWorlds' ./test/faults -v -faults.worlds=$(WORLDS) -faults.seed=$(SEED) -faults.lanes=$(LANES) $(FAULTFLAGS)
 
 # For `make test/mutants`: which of them (a regular expression), and more: -baseline=false.
 MUTANTS ?= .
