@@ -207,7 +207,7 @@ func (w *crashWorld) start(at crash.Name, visit int, args ...string) *crashProce
 	return p
 }
 
-// synced waits until both targets had their first sync.
+// synced waits until both targets had their first sync, and the leader has its cursor.
 func (p *crashProcess) synced() *crashProcess {
 	p.w.t.Helper()
 	p.w.eventually("a sync of both targets", func() error {
@@ -221,6 +221,13 @@ func (p *crashProcess) synced() *crashProcess {
 			err = fmt.Errorf("%d are complete", n)
 		}
 		return err
+	})
+	// Without its cursor the leader would not expand the changes that come now, but ask for syncs.
+	p.w.eventually("the leader's cursor", func() error {
+		if p.w.text(`SELECT count(revision) FROM reconciler.cursor_of(0)`) == "0" {
+			return errors.New("the leader has no cursor")
+		}
+		return nil
 	})
 	return p
 }
