@@ -266,7 +266,7 @@ func TestHeartbeat(t *testing.T) {
 		receive(t, a.leads)
 		receive(t, a.planned)
 		asked.reset()
-		for range 5 {
+		for len(asked.names()) < 5 { // a plan may be of a heartbeat from before
 			receive(t, a.planned)
 		}
 		require.Equal(t, []string{"LeaseHeartbeat"}, slices.Compact(asked.names()))
