@@ -31,6 +31,7 @@ type source struct {
 	bin     string // directory of local binaries, or empty
 	image   string // image that is on this machine, or empty
 	primary int    // port of the server that it is a standby of; 0: it is none
+	memory  bool   // keep the data of a container in memory: it is not started again
 }
 
 // wish is what the environment asks for.
@@ -177,7 +178,7 @@ func (s source) create(ctx context.Context, i *instance) error {
 	case i.Local != nil:
 		return followLocal(ctx, i.Local, s.primary, i.Port)
 	case s.primary == 0:
-		return createContainer(ctx, i.Container, s.version, i.Port)
+		return createContainer(ctx, i.Container, s.version, i.Port, s.memory)
 	default:
 		return followContainer(ctx, i.Container, s.primary, i.Port)
 	}

@@ -19,6 +19,7 @@ const (
 	shmBytes = 512 << 20 // parallel queries share memory there; Docker's default of 64 MB is too little
 	// sessionShares is the weight of a server's container among processes, of which each has 1024.
 	sessionShares = 16 * 1024
+	memoryData    = "/pgdata" // the images have volumes below /var/lib/postgresql, at different places
 )
 
 // spec is what the program in the directory testcontainer makes.
@@ -29,18 +30,23 @@ type spec struct {
 	Host              map[string]any // as Docker's API names them
 }
 
-// createContainer makes the container with a fixed port: Docker would choose another one after each stop.
-func createContainer(ctx context.Context, c *pgserver.Container, version, port int) error {
+// createContainer makes the container with a fixed port: Docker would choose another one after each stop. Data in memory is
+// gone when the container stops.
+func createContainer(ctx context.Context, c *pgserver.Container, version, port int, memory bool) error {
 	cmd := []string{"postgres"}
 	for _, setting := range settings() {
 		cmd = append(cmd, "-c", setting)
 	}
 	initdb := append([]string{"--auth=trust", "--encoding=UTF8", "--no-sync"}, collation(version)...)
-	return makeContainer(ctx, spec{
+	s := spec{
 		Name: c.Name, Image: c.Image, Cmd: cmd,
 		Env:  map[string]string{"POSTGRES_HOST_AUTH_METHOD": "trust", "POSTGRES_INITDB_ARGS": strings.Join(initdb, " ")},
 		Host: map[string]any{"PortBindings": map[string]any{"5432/tcp": []any{map[string]string{"HostIp": "127.0.0.1", "HostPort": strconv.Itoa(port)}}}},
-	})
+	}
+	if memory {
+		s.Env["PGDATA"], s.Host["Tmpfs"] = memoryData, map[string]string{memoryData: ""}
+	}
+	return makeContainer(ctx, s)
 }
 
 // followScript begins with a base backup when the data directory is empty.

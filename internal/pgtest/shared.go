@@ -23,6 +23,8 @@ const (
 	// The lock files of a server's directory, besides pgserver.UsersLock.
 	startLock  = "start.lock"  // exclusive while a process looks for the server and starts it
 	reaperLock = "reaper.lock" // exclusive for as long as the directory has a reaper
+
+	memoryDir = "/dev/shm"
 )
 
 // sharedServer is a server that all test processes of this user share, as far as this process has joined it.
@@ -51,7 +53,7 @@ func (s *sharedServer) join(t testing.TB) *instance {
 		s.asked = true
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), busyTimeout+pgserver.StartTimeout)
 		defer cancel()
-		s.users, s.instance, s.err = obtain(ctx, sharedDir(s.name), lingerShared, start)
+		s.users, s.instance, s.err = obtain(ctx, sharedDir(s.name), lingerShared, startShared)
 		if s.err == nil {
 			s.instance.shared = true
 		}
@@ -138,12 +140,25 @@ func start(ctx context.Context, dir string) (*instance, error) {
 	return source.start(ctx, dir)
 }
 
-// baseDir has the data of all servers of this user: in memory where there is room, for servers make and remove files by the
-// thousand, which is slow on ext4. TMPDIR chooses another place.
+// startShared starts a server that is never stopped and started again.
+func startShared(ctx context.Context, dir string) (*instance, error) {
+	source, err := chosen()
+	if err != nil {
+		return nil, err
+	}
+	source.memory = wantMemory()
+	return source.start(ctx, dir)
+}
+
+// wantMemory reports whether the data of servers shall be in memory where there is room, for servers make and remove files by
+// the thousand, which is slow on ext4: it looks for an inode that was not freed in the last seconds. TMPDIR chooses another place.
+func wantMemory() bool { return os.Getenv("TMPDIR") == "" && inMemory(memoryDir) }
+
+// baseDir has the data of all servers of this user but containers.
 func baseDir() string {
 	dir := os.TempDir()
-	if os.Getenv("TMPDIR") == "" && inMemory("/dev/shm") {
-		dir = "/dev/shm"
+	if wantMemory() {
+		dir = memoryDir
 	}
 	return filepath.Join(dir, fmt.Sprintf("reconciler-pgtest-%d", os.Geteuid()))
 }
