@@ -17,10 +17,11 @@ TESTFLAGS ?=
 ALL := ./internal/server ./test/rows ./test/faults ./test/e2e ./cmd/reconciler ./internal/outbox ./internal/leader ./internal/apply ./...
 # Without those that drive a built binary or link the libraries of Kubernetes: they take two minutes to compile for the race detector.
 RACED = ./internal/server ./test/rows ./internal/outbox ./internal/leader ./internal/apply $$(go list ./... | grep -vE '/(cmd/reconciler|examples|test/(e2e|faults)|internal/driver/(drivers|kubernetes))(/|$$)')
-# Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. The tag pace divides the intervals of the product.
-TEST_LOAD ?= -p=2 -parallel=6
+# Sessions of PostgreSQL keep two processors busy: more tests side by side only time each other out. Alone, a package mostly waits.
+# The tag pace divides the intervals of the product.
+TEST_LOAD ?= -p=2 -parallel=$(if $(PKG),12,6)
 # For `make test/quick`.
-QUICK ?= $$(go list ./... | grep -vE '/(bench|e2e|faults|outbox|server|rows|lease|pgtest|mutants|examples|cmd)(/|$$)')
+QUICK ?= $$(go list ./... | grep -vE '/(bench|test|outbox|leader|apply|server|lease|pgtest|devdb|crash|mutants|examples|cmd)(/|$$)')
 BENCHFLAGS ?=
 # PostgreSQL versions for `make images`.
 PG_VERSIONS ?= 15 17 18

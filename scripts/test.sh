@@ -22,6 +22,8 @@ dir=${TEST_OUTPUT:-bin/test}
 rm -rf "$dir"
 mkdir -p "$dir"
 
+# By default, each test binary with the race detector sleeps for a second before it exits.
+export GORACE=${GORACE:-atexit_sleep_ms=100}
 status=0
 bin/gotestsum --format=pkgname --format-hide-empty-pkg --hide-summary=skipped \
     --rerun-fails=1 --rerun-fails-max-failures=8 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race \
