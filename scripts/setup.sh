@@ -137,6 +137,8 @@ compiler_works() { echo 'int main(void) { return 0; }' | "$(go env CC)" -x c -o 
 
 set_up_test() {
     go_is_here
+    [[ ${1:-$oldest} =~ ^[1-9][0-9]*$ && ${1:-$oldest} -ge $oldest ]] ||
+        die "RECONCILER_TEST_PG=$1: want a major version of PostgreSQL from $oldest on, such as 15"
     # For the race detector. Without it, `go test -race` alone fails.
     compiler_works || ! can_install || packages+=(gcc libc6-dev)
     have pgbouncer || [[ -x /usr/sbin/pgbouncer ]] || need PgBouncer pgbouncer
