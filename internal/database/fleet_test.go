@@ -104,13 +104,19 @@ func TestF113_StalledServerKeepsItsConnections(t *testing.T) {
 	f.Heard() // after a silence of before
 	line.Swallow()
 	hung := ask(t, pool, "SELECT 1")
+	f.mu.Lock()
+	s, kept := slices.Collect(maps.Keys(f.sockets))[0], true // not that of pgconn, which asks the server to cancel when s ends
+	f.mu.Unlock()
 	f.Suspect()
-	require.Eventually(t, func() bool { // between writing and reading, no answer is due
+	require.Eventually(t, func() bool {
+		since := s.since()
 		f.look(f.elapsed() + 2*suspectFor)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return slices.ContainsFunc(slices.Collect(maps.Keys(f.sockets)), func(s *socket) bool { return s.since() != 0 })
+		kept = f.sockets[s]
+		return !kept || since != 0 && s.since() == since // between writing and reading, no answer is due
 	}, patience, time.Millisecond)
+	require.True(t, kept)
 	require.True(t, IsUnavailable(ended(t, f, maxSilence, hung)))
 }
 
