@@ -70,20 +70,17 @@ func (m *misfits) turn(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read which rows can be no object: %w", err)
 	}
-	ids, waiting := m.take(known)
+	ids, pause := m.take(known)
 	for _, id := range ids {
 		if r, ok := m.steward.Catalog.ByID(id); ok {
 			err = errors.Join(err, m.look(ctx, r))
 		}
 	}
-	if waiting {
-		return misfitPause, err
-	}
-	return houseEvery, err
+	return pause, err
 }
 
-// take returns the resources that may be looked at now, and whether others wait.
-func (m *misfits) take(known []int32) (ids []int32, waiting bool) {
+// take returns the resources that may be looked at now, and when to ask again.
+func (m *misfits) take(known []int32) (ids []int32, pause time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
@@ -97,16 +94,17 @@ func (m *misfits) take(known []int32) (ids []int32, waiting bool) {
 			m.due[r.ID] = true
 		}
 	}
+	pause = houseEvery
 	for _, id := range slices.Sorted(maps.Keys(m.due)) {
-		if now.Before(m.next[id]) {
-			waiting = true
+		if wait := m.next[id].Sub(now); wait > 0 {
+			pause = min(pause, wait)
 			continue
 		}
 		delete(m.due, id)
 		m.looked[id] = now
 		ids = append(ids, id)
 	}
-	return ids, waiting
+	return ids, pause
 }
 
 // look looks at one resource.
@@ -114,7 +112,11 @@ func (m *misfits) look(ctx context.Context, r *desired.Resource) error {
 	began := time.Now()
 	found, err := r.Misfits(ctx, database.Rows(m.steward.rows()))
 	m.mu.Lock()
-	m.next[r.ID] = time.Now().Add(max(misfitPause, misfitShare*time.Since(began)))
+	pause := max(misfitPause, misfitShare*time.Since(began))
+	if err != nil { // a transaction has locked the table, say
+		m.due[r.ID], pause = true, max(pause, houseEvery)
+	}
+	m.next[r.ID] = time.Now().Add(pause)
 	m.mu.Unlock()
 	switch {
 	case ctx.Err() != nil || database.IsUnavailable(err):

@@ -1,6 +1,7 @@
 package rows_test
 
 import (
+	"context"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -105,5 +106,29 @@ func TestF26_NullKeyBlocksItselfOnly(t *testing.T) {
 	want["v/n2"], want["v/n4"], want["part/n2/2"], want["part/n4/4"] = "1", "1", "1", "1"
 	eu.Eventually(t, want)
 	w.Eventually("nothing is named any more", func() bool { return len(w.Lines(found)) == 0 })
+	w.Wait()
+}
+
+// A table that a transaction has locked while the leader looks for rows that can be no object is looked at again.
+func TestRowsOfALockedTableThatAreNoObjectsAreNamed(t *testing.T) {
+	t.Parallel()
+	w, want := servertest.HoldingFleet(t, 1)
+	w.DB.Exec(t, `CREATE TABLE others (id int PRIMARY KEY, region text NOT NULL); INSERT INTO others VALUES (1, 'eu west');
+		SELECT reconciler.track('y', 'others', '{id}', 'region')`)
+	person := w.Begin()
+	w.In(person, `LOCK TABLE others`)
+	given := make(chan error, 1)
+	go func() {
+		_, err := person.Exec(context.Background(), lookWaits+`; `+lookGivenUp)
+		given <- err
+	}()
+	eu := servertest.NewPlace()
+	w.Start(servertest.Named("eu", eu))
+	require.NoError(t, <-given)
+	w.In(person, `COMMIT`)
+	eu.Eventually(t, want)
+	w.Settled("a running row of y with key '1' can be no object: no config can hold a target named 'eu west'", found)
+	w.DB.Exec(t, `DELETE FROM others`)
+	w.Settled("", found)
 	w.Wait()
 }
