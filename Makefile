@@ -98,6 +98,7 @@ lint: $(BIN)/vet ## Run go vet, staticcheck, errcheck and nilness, and check for
 lint/all: $(BIN)/golangci-lint $(BIN)/sqlc ## Run every linter that .golangci.yml does not switch off, and sqlc diff
 	$(BIN)/golangci-lint run --build-tags pace,long,kubernetes ./...
 	$(BIN)/golangci-lint run --build-tags faults ./internal/crash/...
+	cd internal/pgtest/testcontainer && ../../../$(BIN)/golangci-lint run
 	$(BIN)/sqlc diff
 
 # sqlc takes two minutes to build. So `make generate` notes what it read and wrote, and `make verify` compares that.
@@ -108,6 +109,7 @@ generated_sum = { grep sqlc-dev/sqlc tools/go.mod; cat sqlc.yaml db/sqlc.sql db/
 verify: ## Check that generated code and go.mod are as committed
 	@[ "$$($(generated_sum))" = "$$(cat $(GENERATED_SUM))" ] || { echo 'internal/store does not match db/queries, db/migrations and sqlc.yaml: run make generate' >&2; exit 1; }
 	go mod tidy -diff
+	go -C internal/pgtest/testcontainer mod tidy -diff
 
 .PHONY: generate
 generate: $(BIN)/sqlc ## Write the Go code for db/queries (internal/store)
