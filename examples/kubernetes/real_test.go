@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	client "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/kubetest"
@@ -70,9 +69,9 @@ func init() {
 		require.NoError(t, err)
 		rest, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 		require.NoError(t, err)
-		admin, err := client.NewForConfig(rest)
+		admin, err := kubetest.NewClient(rest)
 		require.NoError(t, err)
-		token, err := admin.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "reconciler", &authentication.TokenRequest{}, metav1.CreateOptions{})
+		token, err := admin.Core.ServiceAccounts("default").CreateToken(t.Context(), "reconciler", &authentication.TokenRequest{}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		for _, user := range config.AuthInfos {
 			user.Token = token.Status.Token

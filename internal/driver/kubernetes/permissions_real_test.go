@@ -19,11 +19,11 @@ import (
 	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	client "k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/kubetest"
 )
 
 // right is one verb of a rule.
@@ -71,9 +71,9 @@ func (b *bed) robot(t *testing.T, all []roles, without right) string {
 	require.NoError(t, err)
 	rest, err := clientcmd.BuildConfigFromFlags("", b.kubeconfig)
 	require.NoError(t, err)
-	admin, err := client.NewForConfig(rest)
+	admin, err := kubetest.NewClient(rest)
 	require.NoError(t, err)
-	_, err = admin.CoreV1().ServiceAccounts(b.namespace).Create(t.Context(), &core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+	_, err = admin.Core.ServiceAccounts(b.namespace).Create(t.Context(), &core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	if without.verb != "" {
 		rules := all[without.manifest].Rules
@@ -83,7 +83,7 @@ func (b *bed) robot(t *testing.T, all []roles, without right) string {
 	for _, one := range all {
 		b.grant(t, admin, one)
 	}
-	token, err := admin.CoreV1().ServiceAccounts(b.namespace).CreateToken(t.Context(), "robot", &authentication.TokenRequest{}, metav1.CreateOptions{})
+	token, err := admin.Core.ServiceAccounts(b.namespace).CreateToken(t.Context(), "robot", &authentication.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	for _, user := range config.AuthInfos {
 		user.Token = token.Status.Token
@@ -94,9 +94,9 @@ func (b *bed) robot(t *testing.T, all []roles, without right) string {
 }
 
 // grant makes a role or a binding, and waits until the server knows what it allows.
-func (b *bed) grant(t *testing.T, admin *client.Clientset, read roles) {
+func (b *bed) grant(t *testing.T, admin *kubetest.Client, read roles) {
 	t.Helper()
-	roles, about, opts, ctx := admin.RbacV1(), read.ObjectMeta, metav1.CreateOptions{}, t.Context()
+	roles, about, opts, ctx := admin.RBAC, read.ObjectMeta, metav1.CreateOptions{}, t.Context()
 	var err error
 	switch read.Kind {
 	case "ClusterRole":
@@ -124,15 +124,15 @@ func (b *bed) grant(t *testing.T, admin *client.Clientset, read roles) {
 }
 
 // granted waits until the server counts a binding.
-func (b *bed) granted(t *testing.T, admin *client.Clientset, about metav1.ObjectMeta, kind string) {
+func (b *bed) granted(t *testing.T, admin *kubetest.Client, about metav1.ObjectMeta, kind string) {
 	t.Helper()
 	var rules []rbac.PolicyRule
 	if kind == "ClusterRoleBinding" {
-		role, err := admin.RbacV1().ClusterRoles().Get(t.Context(), about.Name, metav1.GetOptions{})
+		role, err := admin.RBAC.ClusterRoles().Get(t.Context(), about.Name, metav1.GetOptions{})
 		require.NoError(t, err)
 		rules = role.Rules
 	} else {
-		role, err := admin.RbacV1().Roles(about.Namespace).Get(t.Context(), about.Name, metav1.GetOptions{})
+		role, err := admin.RBAC.Roles(about.Namespace).Get(t.Context(), about.Name, metav1.GetOptions{})
 		require.NoError(t, err)
 		rules = role.Rules
 	}
@@ -146,7 +146,7 @@ func (b *bed) granted(t *testing.T, admin *client.Clientset, about metav1.Object
 		asked.Name = rules[0].ResourceNames[0]
 	}
 	require.Eventually(t, func() bool {
-		review, err := admin.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorization.SubjectAccessReview{
+		review, err := admin.Authorization.SubjectAccessReviews().Create(t.Context(), &authorization.SubjectAccessReview{
 			Spec: authorization.SubjectAccessReviewSpec{User: "system:serviceaccount:" + b.namespace + ":robot", ResourceAttributes: asked},
 		}, metav1.CreateOptions{})
 		return err == nil && review.Status.Allowed

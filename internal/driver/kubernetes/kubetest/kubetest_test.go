@@ -13,7 +13,6 @@ import (
 	rbac "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/kubetest"
@@ -30,21 +29,21 @@ func TestAUserMayDoWhatItsRulesAllow(t *testing.T) {
 	cluster := kubetest.Start(t)
 	namespace, other := cluster.Namespace(t), cluster.Namespace(t)
 	read := rbac.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list"}}
-	here, err := kubernetes.NewForConfig(cluster.User(t, namespace, "here", false, read))
+	here, err := kubetest.NewClient(cluster.User(t, namespace, "here", false, read))
 	require.NoError(t, err)
-	everywhere, err := kubernetes.NewForConfig(cluster.User(t, namespace, "everywhere", true, read))
+	everywhere, err := kubetest.NewClient(cluster.User(t, namespace, "everywhere", true, read))
 	require.NoError(t, err)
-	lists := func(client *kubernetes.Clientset, namespace string) func() bool { // the server learns of rules a moment later
+	lists := func(client *kubetest.Client, namespace string) func() bool { // the server learns of rules a moment later
 		return func() bool {
-			_, err := client.CoreV1().ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
+			_, err := client.Core.ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
 			return err == nil
 		}
 	}
 	require.Eventually(t, lists(here, namespace), time.Minute, 10*time.Millisecond)
 	require.Eventually(t, lists(everywhere, other), time.Minute, 10*time.Millisecond)
-	_, err = here.CoreV1().ConfigMaps(other).List(t.Context(), metav1.ListOptions{})
+	_, err = here.Core.ConfigMaps(other).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err), err)
-	_, err = everywhere.CoreV1().Secrets(namespace).List(t.Context(), metav1.ListOptions{})
+	_, err = everywhere.Core.Secrets(namespace).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err), err)
 }
 
@@ -53,14 +52,14 @@ func TestControllersEndANamespace(t *testing.T) {
 	cluster := kubetest.Start(t)
 	config, err := clientcmd.BuildConfigFromFlags("", cluster.Kubeconfig(t))
 	require.NoError(t, err)
-	client, err := kubernetes.NewForConfig(config)
+	client, err := kubetest.NewClient(config)
 	require.NoError(t, err)
 	namespace := cluster.Namespace(t)
-	_, err = client.CoreV1().ConfigMaps(namespace).Create(t.Context(), &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	_, err = client.Core.ConfigMaps(namespace).Create(t.Context(), &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	require.NoError(t, client.CoreV1().Namespaces().Delete(t.Context(), namespace, metav1.DeleteOptions{}))
+	require.NoError(t, client.Core.Namespaces().Delete(t.Context(), namespace, metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool {
-		_, err := client.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
+		_, err := client.Core.Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	}, 2*time.Minute, 50*time.Millisecond)
 }
@@ -68,13 +67,13 @@ func TestControllersEndANamespace(t *testing.T) {
 func TestDataOutlivesServerAndEtcd(t *testing.T) {
 	t.Parallel()
 	cluster := kubetest.New(t)
-	client, err := kubernetes.NewForConfig(cluster.Config())
+	client, err := kubetest.NewClient(cluster.Config())
 	require.NoError(t, err)
 	namespace := cluster.Namespace(t)
 	get := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		_, err := client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+		_, err := client.Core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 		return err
 	}
 	cluster.StopServer()
@@ -84,7 +83,7 @@ func TestDataOutlivesServerAndEtcd(t *testing.T) {
 	cluster.StopEtcd()
 	waiting, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = client.CoreV1().Namespaces().Get(waiting, namespace, metav1.GetOptions{})
+	_, err = client.Core.Namespaces().Get(waiting, namespace, metav1.GetOptions{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	cluster.StartEtcd(t)
 	require.NoError(t, get())

@@ -12,9 +12,34 @@ import (
 	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
+	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	rbacv1 "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
 )
+
+// Client has the API groups that tests use. The clientset of client-go has all of them, and takes long to compile.
+type Client struct {
+	Core          *corev1.CoreV1Client
+	RBAC          *rbacv1.RbacV1Client
+	Authorization *authorizationv1.AuthorizationV1Client
+}
+
+// NewClient returns a client of the server that the configuration names.
+func NewClient(config *rest.Config) (*Client, error) {
+	var c Client
+	var err error
+	if c.Core, err = corev1.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if c.RBAC, err = rbacv1.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	if c.Authorization, err = authorizationv1.NewForConfig(config); err != nil {
+		return nil, err
+	}
+	return &c, nil
+}
 
 // Kubeconfig writes a kubeconfig file of a client that may do everything, and returns its path.
 func (c *Cluster) Kubeconfig(t testing.TB) string {
@@ -28,10 +53,10 @@ func (c *Cluster) Kubeconfig(t testing.TB) string {
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	client := c.client(t)
-	made, err := client.CoreV1().Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	made, err := client.Core.Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		_ = client.CoreV1().Namespaces().Delete(context.Background(), made.Name, metav1.DeleteOptions{})
+		_ = client.Core.Namespaces().Delete(context.Background(), made.Name, metav1.DeleteOptions{})
 	})
 	return made.Name
 }
@@ -41,22 +66,22 @@ func (c *Cluster) Namespace(t testing.TB) string {
 func (c *Cluster) User(t testing.TB, namespace, name string, everywhere bool, rules ...rbac.PolicyRule) *rest.Config {
 	t.Helper()
 	client, ctx := c.client(t), t.Context()
-	accounts := client.CoreV1().ServiceAccounts(namespace)
+	accounts := client.Core.ServiceAccounts(namespace)
 	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
 	_, err := accounts.Create(ctx, &core.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	subjects := []rbac.Subject{{Kind: rbac.ServiceAccountKind, Name: name, Namespace: namespace}}
 	if everywhere {
 		meta = metav1.ObjectMeta{Name: namespace + "-" + name}
-		_, err = client.RbacV1().ClusterRoles().Create(ctx, &rbac.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
+		_, err = client.RBAC.ClusterRoles().Create(ctx, &rbac.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		_, err = client.RbacV1().ClusterRoleBindings().Create(ctx, &rbac.ClusterRoleBinding{
+		_, err = client.RBAC.ClusterRoleBindings().Create(ctx, &rbac.ClusterRoleBinding{
 			ObjectMeta: meta, Subjects: subjects, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: meta.Name},
 		}, metav1.CreateOptions{})
 	} else {
-		_, err = client.RbacV1().Roles(namespace).Create(ctx, &rbac.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
+		_, err = client.RBAC.Roles(namespace).Create(ctx, &rbac.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		_, err = client.RbacV1().RoleBindings(namespace).Create(ctx, &rbac.RoleBinding{
+		_, err = client.RBAC.RoleBindings(namespace).Create(ctx, &rbac.RoleBinding{
 			ObjectMeta: meta, Subjects: subjects, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "Role", Name: name},
 		}, metav1.CreateOptions{})
 	}
@@ -68,9 +93,9 @@ func (c *Cluster) User(t testing.TB, namespace, name string, everywhere bool, ru
 	return config
 }
 
-func (c *Cluster) client(t testing.TB) *kubernetes.Clientset {
+func (c *Cluster) client(t testing.TB) *Client {
 	t.Helper()
-	client, err := kubernetes.NewForConfig(c.Config())
+	client, err := NewClient(c.Config())
 	require.NoError(t, err)
 	return client
 }
