@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -50,7 +49,6 @@ var unchecked = []string{
 }
 
 func main() {
-	debug.SetGCPercent(400) // a process looks at one package
 	unit, err := unitOf(os.Args[len(os.Args)-1])
 	if err == nil {
 		switch module, _, _ := strings.Cut(unit.ImportPath, "/"); {
