@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -32,8 +33,15 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
-// Main builds the command reconciler, sets binary to its path until run returns, and returns the exit code of run.
+// Main builds the command reconciler, sets binary to its path until run returns, and returns the exit code of run. Programs that the
+// tests start do not see the configuration of reconciler in the environment.
 func Main(binary *string, run func() int) int {
+	for _, entry := range os.Environ() {
+		name, _, _ := strings.Cut(entry, "=")
+		if strings.HasPrefix(name, "RECONCILER_") && !strings.HasPrefix(name, "RECONCILER_TEST_") {
+			_ = os.Unsetenv(name)
+		}
+	}
 	dir, err := os.MkdirTemp("", "reconciler-example-")
 	if err == nil {
 		defer func() { _ = os.RemoveAll(dir) }()
