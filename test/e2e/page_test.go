@@ -11,7 +11,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var errOldPage = errors.New("the page is old")
+// page returns the status page once the condition holds for it.
+func (d *daemon) page(what string, condition func(status int, body string) bool) (status int, body string) {
+	d.t.Helper()
+	eventually(d.t, patience, func() (err error) {
+		status, body, err = d.get("/")
+		if err == nil && !condition(status, body) {
+			err = errors.New("the page is old")
+		}
+		return err
+	}, what)
+	return status, body
+}
 
 // The status page shows applies, and nothing that stands in rows: it needs no token.
 func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
@@ -22,8 +33,9 @@ func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
 	w.configure([]object{w.fileTarget("ap"), w.fileTarget("eu")})
 	d := w.start()
 	w.wait()
-	status, body, err := d.get("/")
-	require.NoError(t, err)
+	status, body := d.page("the process knows that its first syncs are complete", func(_ int, body string) bool {
+		return !strings.Contains(body, "its first sync is not complete")
+	})
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, body, "<tr><td><bdi>eu</bdi></td><td>file</td><td>owned</td></tr>")
 	require.Contains(t, body, "leads.")
@@ -33,13 +45,7 @@ func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
 	w.exec(`BEGIN; SELECT reconciler.begin_apply('release <script>alert(1)</script>');
 		INSERT INTO notes VALUES (repeat('hush', 600), 'ap', 'hush'), ('hush', 'eu', 'hush'), ('hush2', 'hush', 'hush'); COMMIT`)
 	require.Equal(t, "failed", w.text(`SELECT state FROM reconciler.apply_wait(1)`))
-	eventually(t, patience, func() error {
-		status, body, err = d.get("/")
-		if err == nil && strings.Contains(body, "There is none") {
-			err = errOldPage
-		}
-		return err
-	}, "the page looks again")
+	status, body = d.page("the page looks again", func(_ int, body string) bool { return !strings.Contains(body, "There is none") })
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, body, "<h3>apply 1 (<bdi>release &lt;script&gt;alert(1)&lt;/script&gt;</bdi>): failed</h3>")
 	require.Contains(t, body, "3 of 3 targets done; 0 of 3 objects completed, 1 failed, 0 superseded, 2 pending.\n<br>First failure: ap; `reconciler apply show 1` says why\n<br>Next: Mend it, then try what failed again: SELECT reconciler.apply_retry(1);")
@@ -51,13 +57,7 @@ func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
 	require.NotContains(t, body, "longer than", "an error text")
 
 	w.exec(`ALTER VIEW reconciler.apply_status RENAME TO away`)
-	eventually(t, patience, func() error {
-		status, body, err = d.get("/")
-		if err == nil && status == http.StatusOK {
-			err = errOldPage
-		}
-		return err
-	}, "the page has nothing to show")
+	status, body = d.page("the page has nothing to show", func(status int, _ string) bool { return status != http.StatusOK })
 	require.Equal(t, http.StatusServiceUnavailable, status)
 	require.Contains(t, body, "<p>The database does not answer.</p>")
 	require.NotContains(t, body, "apply_status")
@@ -81,14 +81,9 @@ func TestStatusPageIsBounded(t *testing.T) {
 		w.exec(fmt.Sprintf(`BEGIN; SELECT reconciler.begin_apply('under way %d'); INSERT INTO notes VALUES (%d, 'eu'); COMMIT`, i, 100+i))
 	}
 	w.exec(`BEGIN; SELECT reconciler.begin_apply('wide'); INSERT INTO notes SELECT i, 'nowhere-' || i FROM generate_series(1001, 1060) AS i; COMMIT`)
-	var body string
-	eventually(t, patience, func() (err error) {
-		_, body, err = d.get("/")
-		if err == nil && !strings.Contains(body, "<p>... and 10 more targets</p>") {
-			err = errOldPage
-		}
-		return err
-	}, "the page shows the newest apply")
+	_, body := d.page("the page shows the newest apply", func(_ int, body string) bool {
+		return strings.Contains(body, "<p>... and 10 more targets</p>")
+	})
 	require.Equal(t, 50, strings.Count(body, "<td>(in no config)</td>"))
 	var shown []string
 	for _, title := range regexp.MustCompile(`<h3>apply \d+ \(<bdi>(.*)</bdi>\)`).FindAllStringSubmatch(body, -1) {
