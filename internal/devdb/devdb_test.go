@@ -140,8 +140,10 @@ func TestNextRunRemovesWhatAKilledOneLeft(t *testing.T) {
 
 	next := start(t, Options{Base: dir})
 	require.NoDirExists(t, left)
-	l := &pgserver.Local{Data: filepath.Join(left, "data"), Child: pid}
-	require.Eventually(t, func() bool { return l.Alive(t.Context()) != nil }, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // a dead process has none
+		return !strings.Contains(string(arguments), left)
+	}, time.Minute, 10*time.Millisecond)
 	require.Equal(t, "1", query(t, next.URL("postgres"), "SELECT '1'"))
 	require.Equal(t, "1", query(t, other.URL("postgres"), "SELECT '1'"), "a run that lives is left alone")
 }

@@ -42,7 +42,7 @@ func spawn(l *pgserver.Local, settings []string) (<-chan struct{}, error) {
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
-	l.Child = cmd.Process.Pid
+	l.Child, l.Ended = cmd.Process.Pid, ended
 	return ended, nil
 }
 

@@ -200,6 +200,16 @@ func TestStateFile(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
+func TestOwnServerIsAliveBeforeItHasArguments(t *testing.T) {
+	t.Parallel()
+	ended := make(chan struct{})
+	// This process stands for a server that starts: its arguments do not name the data directory.
+	l := &Local{Data: "/nowhere/data", Child: os.Getpid(), Ended: ended}
+	require.NoError(t, l.Alive(t.Context()))
+	close(ended)
+	require.EqualError(t, l.Alive(t.Context()), "the server has ended")
+}
+
 func TestProcessThatGotTheNumberOfADeadServerIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "server")

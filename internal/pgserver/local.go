@@ -23,8 +23,10 @@ type Local struct {
 
 	// Environment is that of a server that Start starts, in addition to what every server has.
 	Environment []string `json:"-"`
-	// Child is the server's process, set by the process that started it without pg_ctl. Others read postmaster.pid.
-	Child int `json:"-"`
+	// Child is the server's process, and Ended is closed when it has ended: set by the process that started it without pg_ctl.
+	// Others read postmaster.pid.
+	Child int             `json:"-"`
+	Ended <-chan struct{} `json:"-"`
 }
 
 // NewLocal returns a server with its data in dir.
@@ -103,7 +105,10 @@ func (l *Local) Stop(ctx context.Context, mode Mode) error {
 	if pid, err = l.process(); err != nil || pid == 0 {
 		return err
 	}
-	return syscall.Kill(pid, syscall.SIGKILL)
+	if err = syscall.Kill(pid, syscall.SIGKILL); errors.Is(err, syscall.ESRCH) {
+		err = nil // it has just ended
+	}
+	return err
 }
 
 // Destroy stops the server. Its data is in its directory.
@@ -120,18 +125,24 @@ func (l *Local) Alive(context.Context) error {
 
 // process returns the number of the server's process, 0 if it does not run.
 func (l *Local) process() (pid int, err error) {
-	if pid = l.Child; pid == 0 {
-		text, err := os.ReadFile(filepath.Join(l.Data, "postmaster.pid"))
-		if errors.Is(err, os.ErrNotExist) {
+	if l.Child != 0 { // A child that starts has no arguments for a moment: this does not look at them.
+		select {
+		case <-l.Ended:
 			return 0, nil
+		default:
+			return l.Child, nil
 		}
-		line, _, _ := strings.Cut(string(text), "\n")
-		if err == nil {
-			pid, err = strconv.Atoi(strings.TrimSpace(line))
-		}
-		if err != nil {
-			return 0, fmt.Errorf("find the server's process: %w", err)
-		}
+	}
+	text, err := os.ReadFile(filepath.Join(l.Data, "postmaster.pid"))
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	if err == nil {
+		pid, err = strconv.Atoi(strings.TrimSpace(line))
+	}
+	if err != nil {
+		return 0, fmt.Errorf("find the server's process: %w", err)
 	}
 	// Another process may have got its number, and a dead one has no arguments.
 	arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
