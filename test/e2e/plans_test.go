@@ -11,11 +11,14 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
-// looked is how many rows everybody in the database has read from tables and indexes since counting began, whatever the
-// reason. The sessions of processes that have ended have told all of theirs.
+// looked is how many rows all sessions in the database have read from tables and indexes since counting began, whatever
+// the reason. A session that is alive may report what it read up to ten seconds later, so it ends those of the test, and
+// waits for the end of all others.
 func (w *world) looked() int {
 	w.t.Helper()
-	w.becomes("0", `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'reconciler%'`)
+	w.db.Pool.Reset()
+	w.becomes("0", `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`)
 	n, err := strconv.Atoi(w.text(`SELECT (SELECT sum(seq_tup_read) FROM pg_stat_user_tables) + (SELECT sum(idx_tup_read) FROM pg_stat_user_indexes)`))
 	require.NoError(w.t, err)
 	return n
