@@ -107,7 +107,8 @@ func TestOpenCommandsStopNobodyElse(t *testing.T) {
 	})
 	flows("all of them")
 	require.Equal(t, before, w.Text(terms), "leases were lost")
-	require.Empty(t, w.Text(`SELECT coalesce(string_agg(concat_ws(' ', loop, target, error), '; '), '') FROM reconciler.failing_loops WHERE coalesce(target, '') NOT IN ('a', 'b', 'c')`))
+	require.Empty(t, w.Text(`SELECT coalesce(string_agg(concat_ws(' ', loop, target, error), '; '), '') FROM reconciler.failing_loops
+		WHERE coalesce(target, '') NOT IN ('a', 'b', 'c') AND NOT (loop = 'acquire' AND error ~ '^take target [abc](, target [abc])*: the row is locked')`))
 	for _, person := range left {
 		require.NoError(t, person.Rollback(t.Context()))
 	}

@@ -58,7 +58,7 @@ func TestF16_TargetThatNoConfigCanHoldStopsNothing(t *testing.T) {
 	require.Len(t, w.Lines(found), len(named))
 	require.Contains(t, strings.Join(w.Lines(found), "\n"), `its key has 2500 bytes; the longest that can be kept has 2000`)
 	require.Equal(t, []string{"eu"}, w.Lines(`SELECT name FROM reconciler.targets`))
-	require.Len(t, w.Lines(`SELECT reason FROM reconciler.wait('1s')`), len(named))
+	require.Len(t, w.Lines(`SELECT reason FROM reconciler.wait('1s') WHERE state <> 'syncing'`), len(named))
 	require.Equal(t, []string{"0"}, w.Lines(`SELECT count(*)::text FROM reconciler.outbox WHERE octet_length(target) > 200 OR octet_length(key) > 2000`))
 	// The leader goes on, and a sync is complete.
 	w.DB.Exec(t, `INSERT INTO apps VALUES ('1', 'eu'); INSERT INTO bases VALUES ('1', 'eu'); SELECT reconciler.resync('eu')`)

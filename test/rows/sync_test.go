@@ -228,9 +228,10 @@ func TestWaitGoesOnUntilAFailedSyncIsMadeGood(t *testing.T) {
 			}
 			w.DB.Exec(t, `SELECT reconciler.resync('eu')`)
 			w.Settled("failed", `SELECT state FROM reconciler.syncs WHERE reason = 'resync' ORDER BY id LIMIT 1`)
-			require.Equal(t, []string{"eu syncing resync sync is requested again; it failed: list what target eu has of resource app: the disk is on fire true"},
-				w.Column(`SELECT concat_ws(' ', target, state, reason, timed_out::text) FROM reconciler.wait('10ms')`))
-			require.Regexp(t, `^resync sync requested by \S+ at .+, again at .+$`, w.Text(`SELECT sync FROM reconciler.status`))
+			// While it is tried again, it is running.
+			w.Settled("eu syncing resync sync is requested again; it failed: list what target eu has of resource app: the disk is on fire true",
+				`SELECT string_agg(concat_ws(' ', target, state, reason, timed_out::text), E'\n') FROM reconciler.wait('10ms')`)
+			w.Settled("true", `SELECT (sync ~ '^resync sync requested by \S+ at .+, again at .+$')::text FROM reconciler.status`)
 
 			eu.broken.Store(false)
 			for _, sql := range mend {
@@ -240,7 +241,7 @@ func TestWaitGoesOnUntilAFailedSyncIsMadeGood(t *testing.T) {
 			want["app/1"] = `"silent"`
 			have, _, _ := eu.Snapshot()
 			require.Equal(t, want, have)
-			require.Equal(t, "failed, complete", w.Text(`SELECT string_agg(state, ', ' ORDER BY id) FROM reconciler.syncs WHERE reason = 'resync'`))
+			require.Regexp(t, `^(failed, )+complete$`, w.Text(`SELECT string_agg(state, ', ' ORDER BY id) FROM reconciler.syncs WHERE reason = 'resync'`))
 		})
 	}
 }

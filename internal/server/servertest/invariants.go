@@ -53,9 +53,13 @@ func requireInOrder(w *World, target string, calls []Call) {
 }
 
 // lost looks, after a test that failed, for objects that count as applied and are not as the rows ask: a test that waited in
-// vain may have found a lost change. A target that is not clean is still to be applied in full.
+// vain may have found a lost change. A target that is not clean is still to be applied in full. What the test changed behind
+// the product's back is no loss: the sync that finds it may be to come.
 func (w *World) lost() {
 	w.T.Helper()
+	if w.silent {
+		return
+	}
 	ctx := context.Background()
 	for name, p := range w.Places {
 		rows, err := w.DB.Pool.Query(ctx, `SELECT r.name || '/' || l.key FROM reconciler.ledger l JOIN reconciler.resources r ON r.id = l.resource_id
@@ -71,8 +75,11 @@ func (w *World) lost() {
 			return
 		}
 		want, have := w.Wanted(name), p.Have()
+		p.mu.Lock()
+		put := slices.Clone(p.put)
+		p.mu.Unlock()
 		for _, id := range applied {
-			if want[id] != have[id] {
+			if want[id] != have[id] && !slices.Contains(put, id) {
 				w.T.Logf(Violation+"%s counts as applied: want %q, target %s has %q", id, want[id], name, have[id])
 			}
 		}

@@ -22,6 +22,7 @@ type Place struct {
 	calls   []Call
 	running map[string]int
 	overlap []string // objects that were called twice at once
+	put     []string // objects that Put changed
 	answer  func(ctx context.Context, c Call) driver.Outcome
 	changed chan struct{}
 }
@@ -116,6 +117,7 @@ func (p *Place) Size() int {
 func (p *Place) Put(id, spec string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.put = append(p.put, id)
 	if spec == "" {
 		delete(p.objects, id)
 	} else {

@@ -32,6 +32,7 @@ type World struct {
 	Log    *Log
 	Places map[string]*Place // by target
 
+	silent     bool                 // Silently changed rows
 	registry   *prometheus.Registry // of the server that was started last
 	SteerEvery time.Duration        // of every server; 0: the default
 }
