@@ -104,7 +104,7 @@ func (w *World) Ready() string {
 // Silently runs SQL with capture switched off, as a restore or a replica does.
 func (w *World) Silently(sql string) {
 	w.T.Helper()
-	w.silent = true
+	w.silent = w.silent || len(w.Places) > 0 // before the first server, there is nothing to miss
 	conn := w.DB.Conn(w.T)
 	for _, one := range []string{"SET session_replication_role = replica", sql} {
 		_, err := conn.Exec(context.Background(), one)

@@ -32,7 +32,7 @@ type World struct {
 	Log    *Log
 	Places map[string]*Place // by target
 
-	silent     bool                 // Silently changed rows
+	silent     bool                 // Silently changed rows beside a server
 	registry   *prometheus.Registry // of the server that was started last
 	SteerEvery time.Duration        // of every server; 0: the default
 }
