@@ -51,6 +51,7 @@ func TestRandomChangesConverge(t *testing.T) {
 		})
 	}
 	w.Eventually("much has happened", func() bool { return w.Text(`SELECT (last_value > 1000)::text FROM reconciler.outbox_seq`) == "true" })
+	w.Settled("2", `SELECT count(*)::text FROM reconciler.targets WHERE owner IS NOT NULL`) // by the first server
 	w.Start(servertest.Named("eu", eu, change), servertest.Named("us", us, change))
 	first.Stop(t)
 	wg.Wait()
