@@ -100,6 +100,7 @@ func TestMemoryComesBackUntilTheObjectIsDeleted(t *testing.T) {
 	eu.ends(driver.RetryAfter(time.Hour, refused).Remember([]byte("half")))
 	// Without a listing: no sync calls for what it takes to have changed.
 	p := w.Start(servertest.Named("eu", struct{ driver.Driver }{eu}))
+	w.Settled("complete", `SELECT state FROM reconciler.sync_runs`) // one that is cut off is made good by the next owner, and calls
 	w.Settled("failing attempts=1 half", memory)
 	require.Equal(t, []string{"apply 1 nothing"}, eu.was())
 
