@@ -17,6 +17,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/client"
 	"github.com/pgreconciler/reconciler/client/streamtest"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // agentRun is an agent that runs.
@@ -60,7 +61,7 @@ func agentPlace(t *testing.T) (*place, *streamtest.Server) {
 	return p, stream
 }
 
-const patience, pause = time.Minute, 10 * time.Millisecond
+const patience, pause = pgtest.Patience, 10 * time.Millisecond
 
 var clock = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ`)
 

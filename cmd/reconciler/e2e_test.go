@@ -79,7 +79,7 @@ func (p *program) code(t *testing.T) int {
 	select {
 	case <-p.ended:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(90 * time.Second):
+	case <-time.After(pgtest.Patience):
 		require.FailNow(t, "the process does not end", "%s%s", p.stdout.String(), p.stderr.String())
 		return 0
 	}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // statusColumnsOfView are those that scripts may rely on.
@@ -211,7 +213,7 @@ func (s *screen) next(t *testing.T) string {
 	select {
 	case page := <-s.pages:
 		return page
-	case <-time.After(90 * time.Second):
+	case <-time.After(pgtest.Patience):
 		require.FailNow(t, "nothing is shown")
 		return ""
 	}

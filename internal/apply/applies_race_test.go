@@ -14,7 +14,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 90 * time.Second
+const patience = pgtest.Patience
 
 // inTx begins a transaction on a connection of its own and runs a statement in it.
 func (d appliesDB) inTx(t *testing.T, sql string) pgx.Tx {

@@ -21,7 +21,7 @@ import (
 
 const (
 	// within is how long a test waits for what must happen.
-	within   = 90 * time.Second
+	within   = pgtest.Patience
 	instance = "00000000-0000-0000-0000-000000000001"
 )
 

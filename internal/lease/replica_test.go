@@ -19,7 +19,7 @@ import (
 )
 
 // patience is how long a test waits for what must come.
-const patience = 90 * time.Second
+const patience = pgtest.Patience
 
 // quick are timings for tests in which leases expire.
 var quick = Timing{

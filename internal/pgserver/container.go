@@ -11,7 +11,7 @@ import (
 )
 
 // dockerTimeout is for an engine's first answer. It is on this machine or near it; a longer silence means there is none.
-const dockerTimeout = 10 * time.Second
+const dockerTimeout = 30 * time.Second
 
 // Container is a server in a Docker container.
 type Container struct {

@@ -20,8 +20,8 @@ const (
 	Superuser = "postgres"
 
 	// StartTimeout is for a first start on a busy machine, initdb or the making of a container included.
-	StartTimeout = 2 * time.Minute
-	stopTimeout  = 30 * time.Second
+	StartTimeout = 4 * time.Minute
+	stopTimeout  = time.Minute
 	pingTimeout  = 2 * time.Second
 	pingPeriod   = 50 * time.Millisecond
 

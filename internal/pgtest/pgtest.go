@@ -13,9 +13,12 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pgserver"
 )
 
+// Patience is how long tests wait for what must happen, on a machine that is slow and busy. No test sleeps through it.
+const Patience = 4 * time.Minute
+
 const (
 	superuser      = pgserver.Superuser
-	cleanupTimeout = 30 * time.Second
+	cleanupTimeout = time.Minute
 	poolConns      = 10
 )
 

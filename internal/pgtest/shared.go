@@ -18,7 +18,7 @@ import (
 
 const (
 	// busyTimeout is for how long a server that others use may be too busy to answer.
-	busyTimeout = 2 * time.Minute
+	busyTimeout = Patience
 
 	// The lock files of a server's directory, besides pgserver.UsersLock.
 	startLock  = "start.lock"  // exclusive while a process looks for the server and starts it

@@ -35,7 +35,7 @@ type bed struct {
 
 const (
 	target   = "eu"
-	deadline = 90 * time.Second
+	deadline = pgtest.Patience
 	tick     = 10 * time.Millisecond
 )
 

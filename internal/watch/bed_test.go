@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -31,7 +30,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/watch"
 )
 
-const deadline = 90 * time.Second
+const deadline = pgtest.Patience
 
 // bed is a stream target with a publisher, and a process that serves it.
 type bed struct {

@@ -21,7 +21,7 @@ import (
 
 const (
 	// patience is how long a test waits for what must happen on a busy machine; nothing is slept through.
-	patience = 90 * time.Second
+	patience = pgtest.Patience
 	// takeover is how long a crashed process's targets may rest; see docs/guarantees.md.
 	takeover = 10 * time.Second
 )

@@ -22,7 +22,7 @@ import (
 )
 
 // crashPatience is how long a test waits for what must happen on a busy machine.
-const crashPatience = 90 * time.Second
+const crashPatience = pgtest.Patience
 
 type crashObject = map[string]any
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 const (
@@ -12,7 +14,7 @@ const (
 	// 5 s. The median of some changes is compared: a busy machine may be late with one.
 	delayMost    = 2500 * time.Millisecond
 	delayChanges = 5
-	delayLongest = 90 * time.Second // then nothing comes of it
+	delayLongest = pgtest.Patience // then nothing comes of it
 	// soonAsleep is when the leader has gone to sleep, if no transaction is open.
 	soonAsleep = 600 * time.Millisecond
 	// crowded is for how long commits come one after the other, so that the leader wants no NOTIFY for each.

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 const (
@@ -254,7 +256,7 @@ func (w *world) leave() {
 	}
 	for _, r := range w.replicas {
 		p := r.process()
-		if !p.ends(90 * time.Second) {
+		if !p.ends(pgtest.Patience) {
 			w.violate("stop", "%s (process %d) does not end after SIGTERM", r.name, p.pid)
 			continue
 		}

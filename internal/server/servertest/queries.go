@@ -20,7 +20,7 @@ import (
 // WaitFor waits until one target has everything.
 func (w *World) WaitFor(target string) {
 	w.T.Helper()
-	require.Empty(w.T, w.Column(`SELECT concat_ws(' ', target, reason) FROM reconciler.wait('90 s', $1)`, target))
+	require.Empty(w.T, w.Column(`SELECT concat_ws(' ', target, reason) FROM reconciler.wait($1, $2)`, Deadline, target))
 }
 
 // Begin opens a transaction that is rolled back at the end of the test if nothing else becomes of it.
@@ -120,7 +120,10 @@ func (w *World) Text(sql string, args ...any) string {
 	if !errors.Is(err, pgx.ErrNoRows) {
 		require.NoError(w.T, err)
 	}
-	return deref(text)
+	if text == nil {
+		return ""
+	}
+	return *text
 }
 
 // Settled waits until a query gives a text.
