@@ -120,8 +120,11 @@ func (w *work) bringAll(members []member) driver.Outcome {
 		if i > 0 && rank(m.at.GroupKind) != rank(members[i-1].at.GroupKind) && out.Verdict != driver.VerdictDone {
 			break
 		}
+		if w.ctx.Err() != nil {
+			return driver.Backoff(context.Cause(w.ctx))
+		}
 		one := w.bring(m)
-		if one.Verdict == driver.VerdictUnreachable || w.ctx.Err() != nil {
+		if one.Verdict == driver.VerdictUnreachable {
 			return one
 		}
 		out = worse(out, one)

@@ -3,11 +3,13 @@ package kubernetes
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -164,6 +166,52 @@ func TestMemberWhoseAnswerWasLostIsRemembered(t *testing.T) {
 	require.Equal(t, one("1"), b.data(t, "b"))
 	c.done(t, "web", configMap("a", one("1")))
 	require.Nil(t, b.data(t, "b"))
+}
+
+// lateContext ends without ending the requests that are on their way: their answers come with its end.
+type lateContext struct {
+	context.Context
+
+	ended atomic.Bool
+}
+
+func (c *lateContext) Err() error {
+	if c.ended.Load() {
+		return context.DeadlineExceeded
+	}
+	return c.Context.Err()
+}
+
+func TestCallThatEndsBetweenTwoMembersIsNotDone(t *testing.T) {
+	t.Parallel()
+	b := fakeBed(t)
+	c := b.open(t, "prod", nil)
+	manifests := []any{configMap("a", one("1")), configMap("b", one("1"))}
+	spec, err := json.Marshal(manifests)
+	require.NoError(t, err)
+	var late *lateContext
+	b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
+		if r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/configmaps/") && late != nil {
+			late.ended.Store(true)
+		}
+		return nil
+	})
+	c.done(t, "other", configMap("c", one("1"))) // it creates the ApplySet
+
+	late = &lateContext{Context: t.Context()}
+	out := c.Driver.Apply(late, driver.Object{Ref: c.ref("web"), Spec: spec, Hash: driver.HashSpec(spec)})
+	requireOut(t, driver.VerdictBackoff, context.DeadlineExceeded.Error(), out)
+	require.Equal(t, []any{one("1"), map[string]any(nil)}, []any{b.data(t, "a"), b.data(t, "b")})
+	c.memory["web"], late = out.Memory, nil
+	c.done(t, "web", manifests...)
+	require.Equal(t, one("1"), b.data(t, "b"))
+
+	late = &lateContext{Context: t.Context()}
+	requireOut(t, driver.VerdictBackoff, context.DeadlineExceeded.Error(), c.Driver.Delete(late, c.ref("web")))
+	require.Equal(t, []any{one("1"), map[string]any(nil)}, []any{b.data(t, "a"), b.data(t, "b")})
+	late = nil
+	requireDone(t, c.delete(t, "web"))
+	require.Nil(t, b.data(t, "a"))
 }
 
 // A typing error in a kind costs one request for the kinds of the cluster in a second, whatever the number of rows.

@@ -92,8 +92,11 @@ func (w *work) removeAll(members []known) driver.Outcome {
 		if i > 0 && rank(k.at.GroupKind) != rank(members[i-1].at.GroupKind) && out.Verdict != driver.VerdictDone {
 			break
 		}
+		if w.ctx.Err() != nil {
+			return driver.Backoff(context.Cause(w.ctx))
+		}
 		one := w.remove(k)
-		if one.Verdict == driver.VerdictUnreachable || w.ctx.Err() != nil {
+		if one.Verdict == driver.VerdictUnreachable {
 			return one
 		}
 		if one.Verdict == driver.VerdictDone {
