@@ -27,7 +27,7 @@ func (c *cluster) work(ctx context.Context, ref driver.Ref) *work {
 	defer c.mu.Unlock()
 	for at, k := range decode(c.listed[w.object]) { // what a call has created whose result was never recorded
 		if _, ok := w.memory[at]; !ok {
-			w.memory[at] = k
+			w.memory[at] = known{at: at, uid: k.uid} // others may have changed it before it was listed
 		}
 	}
 	delete(c.listed, w.object)

@@ -124,6 +124,20 @@ func TestMembersThatWereNeverRecordedAreFound(t *testing.T) {
 	require.Nil(t, b.data(t, "b"))
 }
 
+// What a listing finds of an object whose memory is lost may have been changed since it was applied.
+func TestChangeOfAnObjectThatWasNeverRecordedIsRepaired(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	c := b.open(t, "prod", driver.Options{"conflicts": "force"})
+	c.done(t, "web", configMap("a", one("1")))
+	delete(c.memory, "web")
+	b.edit(t, configMaps, "a", "kubectl-edit", `{"data": {"a": "2"}}`)
+	require.Equal(t, []string{"orphan web"}, c.drifted(t))
+	c.done(t, "web", configMap("a", one("1")))
+	require.Equal(t, one("1"), b.data(t, "a"))
+	require.Empty(t, c.drifted(t))
+}
+
 // The memory of an object is lost, and no listing has found it.
 func TestDeleteFindsMembersByTheirMarks(t *testing.T) {
 	t.Parallel()
