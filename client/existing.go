@@ -63,6 +63,7 @@ func (c *Controller) listed(ctx context.Context) (objects []Ref, err error) {
 func (c *Controller) absent(objects []Ref) {
 	i := c.informer
 	found, ignored := 0, 0
+	var absences absences
 	i.mu.Lock()
 	for _, r := range objects {
 		_, gone := i.tombstones[r]
@@ -80,6 +81,9 @@ func (c *Controller) absent(objects []Ref) {
 		found++
 	}
 	c.made = nil
+	if found > 0 {
+		absences = c.guardLocked()
+	}
 	i.mu.Unlock()
 	log := i.client.log.With("target", i.target, "resource", c.resource)
 	if ignored > 0 {
@@ -87,7 +91,7 @@ func (c *Controller) absent(objects []Ref) {
 	}
 	if found > 0 {
 		log.Info("orphans_found", "objects", found)
-		c.guard()
+		absences.log(i)
 		i.wakeSaver(true)
 	}
 }

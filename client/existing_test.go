@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
+	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -66,6 +70,35 @@ func TestOrphansCountForMaxDeletes(t *testing.T) {
 		require.Equal(t, 11, c.ApproveDeletes())
 		synctest.Wait()
 		require.ElementsMatch(t, keys, f.called())
+	})
+}
+
+// The guard counts orphans before a handler can begin with one, also if the store is written as soon as they are found.
+func TestOrphansAreCountedBeforeTheyAreWritten(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		fill(s, 5)
+		goOn := make(chan struct{})
+		logger := client.Logger(slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Value.String() == "orphans_found" {
+				<-goOn
+			}
+			return a
+		}})))
+		store := openStore(t, filepath.Join(t.TempDir(), "objects"))
+		i := client.NewInformer(s.Client(logger), "eu", client.InformerOptions{Store: store, WriteAhead: true})
+		f := newFarSide(i)
+		c := client.NewController(i, "app", f.handle, list("orphan"), client.MaxDeletes(0))
+		start(t, i.Run)
+		start(t, c.Run)
+		release := sync.OnceFunc(func() { close(goOn) })
+		t.Cleanup(release) // before the controller is stopped
+		synctest.Wait()
+		s.Set("app", "5", deployment{}) // the store is written
+		settle()
+		require.NotContains(t, f.called(), "orphan")
+		release()
+		synctest.Wait()
+		require.Equal(t, 1, c.Status().Held)
 	})
 }
 

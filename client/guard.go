@@ -8,6 +8,9 @@ const (
 	deletesDivide = 10
 )
 
+// absences are those of a controller, by resource.
+type absences map[string]*absence
+
 // absence counts the deletes of a resource that were concluded from absence and not yet made.
 type absence struct {
 	deletes int
@@ -15,12 +18,12 @@ type absence struct {
 	cause   string // why all of them wait; "": they do not
 }
 
-// guard counts the deletes that were concluded from absence, and holds all of a resource if there are too many, or if the rights of
-// the token may be the cause. The rest of what is to be deleted may run.
-func (c *Controller) guard() {
+// guardLocked counts the deletes that were concluded from absence, and holds all of a resource if there are too many, or if the rights of
+// the token may be the cause. The rest of what is to be deleted may run. It needs mu, and the caller must not have released mu since it
+// concluded deletes, unless the queue is held. The caller logs the result after it has released mu.
+func (c *Controller) guardLocked() absences {
 	i := c.informer
-	i.mu.Lock()
-	absences := map[string]*absence{}
+	absences := absences{}
 	for r, t := range i.tombstones {
 		if !t.absent || i.controller(r.Resource) != c {
 			continue
@@ -47,8 +50,12 @@ func (c *Controller) guard() {
 		c.reportLocked(Observation{Resource: r.Resource, Key: r.Key, Version: t.version, State: StateProgressing,
 			Message: "the delete waits for approval: " + absences[r.Resource].cause})
 	}
-	i.mu.Unlock()
-	for resource, a := range absences {
+	return absences
+}
+
+// log names the resources of i whose deletes wait.
+func (a absences) log(i *Informer) {
+	for resource, a := range a {
 		if a.cause != "" {
 			i.client.log.Error("deletes_held", "target", i.target, "resource", resource, "deletes", a.deletes, "cause", a.cause)
 		}
@@ -86,8 +93,9 @@ func (c *Controller) ApproveDeletes() int {
 			approved++
 		}
 	}
+	absences := c.guardLocked()
 	i.mu.Unlock()
-	c.guard()
+	absences.log(i)
 	i.wakeSaver(true)
 	if c.approve != nil {
 		approved += c.approve()

@@ -135,7 +135,10 @@ func (i *Informer) placeLocked(f Frame) {
 // release has the guards count what is to be deleted, and controllers begin.
 func (i *Informer) release() {
 	for _, c := range i.controllers {
-		c.guard()
+		i.mu.Lock()
+		absences := c.guardLocked()
+		i.mu.Unlock()
+		absences.log(i)
 		c.queue.retry(false)
 		c.queue.release(closedBySnapshot)
 	}
