@@ -190,8 +190,13 @@ func TestCallThatEndsBetweenTwoMembersIsNotDone(t *testing.T) {
 	spec, err := json.Marshal(manifests)
 	require.NoError(t, err)
 	var late *lateContext
+	deleted := false
 	b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
-		if r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/configmaps/") && late != nil {
+		switch {
+		case late == nil || !strings.Contains(r.URL.Path, "/configmaps/"):
+		case r.Method == http.MethodDelete:
+			deleted = true // the next request looks whether it is gone
+		case r.Method == http.MethodPatch || deleted:
 			late.ended.Store(true)
 		}
 		return nil
