@@ -67,7 +67,7 @@ func (d *ledgerDB) line(t *testing.T, sql string, args ...any) string {
 }
 
 const ledgerLine = `SELECT string_agg(concat_ws(' ', key, state, CASE WHEN NOT wanted THEN 'unwanted' END, CASE WHEN NOT present THEN 'absent' END, held_by,
-	CASE WHEN approved THEN 'approved' END, 'after ' || round(extract(epoch FROM next_attempt_at - clock_timestamp()))), ', ' ORDER BY key) FROM reconciler.ledger`
+	CASE WHEN approved THEN 'approved' END, 'after ' || round(extract(epoch FROM next_attempt_at - clock_timestamp()), -2)), ', ' ORDER BY key) FROM reconciler.ledger`
 
 var appliedRecord = record{state: desired.Applied, wanted: true, present: true, desiredRevision: 5, appliedRevision: 5, appliedHash: specHash[:], delay: -1, called: true}
 
@@ -186,9 +186,9 @@ func TestObjectsInHandGetTheirRow(t *testing.T) {
 	d := newLedgerDB(t)
 	d.settle(t, appliedRecord, "applied")
 	d.settle(t, record{state: desired.Blocked, wanted: true, err: "no", delay: -1}, "blocked")
-	d.settle(t, record{state: desired.Failing, wanted: true, present: true, err: "no", attempts: 1, delay: 600}, "failing")
+	d.settle(t, record{state: desired.Failing, wanted: true, present: true, err: "no", attempts: 1, delay: 6000}, "failing")
 	d.settle(t, record{state: desired.Held, present: true, heldBy: heldByGuard, delay: -1}, "guarded")
-	after := 30 * time.Second
+	after := 300 * time.Second
 	inHand := func(called bool, keys ...string) {
 		ids := make([]int32, len(keys))
 		calls := make([]bool, len(keys))
@@ -200,19 +200,19 @@ func TestObjectsInHandGetTheirRow(t *testing.T) {
 		})
 		require.NoError(t, err)
 	}
-	const want = "applied pending after 30, blocked blocked absent, failing failing after 600, guarded held unwanted guard, new 1 pending absent after 30, new 2 pending absent after 30"
+	const want = "applied pending after 300, blocked blocked absent, failing failing after 6000, guarded held unwanted guard, new 1 pending absent after 300, new 2 pending absent after 300"
 	inHand(false, "new 2", "failing", "applied", "guarded", "new 1", "blocked")
 	require.Equal(t, want, d.line(t, ledgerLine))
 	inHand(false, "new 1", "applied")
 	require.Equal(t, want, d.line(t, ledgerLine))
 	// Whose first call may have begun is present.
 	inHand(true, "new 1", "blocked", "failing", "called")
-	require.Equal(t, "applied pending after 30, blocked pending after 30, called pending after 30, failing failing after 600, "+
-		"guarded held unwanted guard, new 1 pending after 30, new 2 pending absent after 30", d.line(t, ledgerLine))
-	for _, after = range []time.Duration{10 * time.Second, time.Minute} {
+	require.Equal(t, "applied pending after 300, blocked pending after 300, called pending after 300, failing failing after 6000, "+
+		"guarded held unwanted guard, new 1 pending after 300, new 2 pending absent after 300", d.line(t, ledgerLine))
+	for _, after = range []time.Duration{100 * time.Second, 600 * time.Second} {
 		inHand(false, "called", "failing", "guarded", "new 2")
-		require.Equal(t, "applied pending after 30, blocked pending after 30, called pending after 10, failing failing after 600, "+
-			"guarded held unwanted guard, new 1 pending after 30, new 2 pending absent after 10", d.line(t, ledgerLine))
+		require.Equal(t, "applied pending after 300, blocked pending after 300, called pending after 100, failing failing after 6000, "+
+			"guarded held unwanted guard, new 1 pending after 300, new 2 pending absent after 100", d.line(t, ledgerLine))
 	}
 }
 
