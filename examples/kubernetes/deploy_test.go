@@ -11,14 +11,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	core "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
 
 	"github.com/pgreconciler/reconciler/examples/internal/exampletest"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
@@ -28,13 +26,12 @@ var update = flag.Bool("update", false, "write the roles in deploy/kubernetes an
 
 const deploy = "../../deploy/kubernetes/"
 
-// decode returns what a manifest has. Unknown and doubled fields are errors.
-func decode(t *testing.T, manifest string) runtime.Object {
+// decode returns what a manifest has. Doubled fields are errors; the server knows the fields of its kind.
+func decode(t *testing.T, manifest string) *unstructured.Unstructured {
 	t.Helper()
-	strict := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
-	object, _, err := strict.Decode([]byte(manifest), nil, nil)
-	require.NoError(t, err, manifest)
-	return object
+	var object unstructured.Unstructured
+	require.NoError(t, yaml.UnmarshalStrict([]byte(manifest), &object.Object), manifest)
+	return &object
 }
 
 // manifests returns the manifests in a file of deploy/kubernetes.
@@ -49,10 +46,8 @@ func manifests(t *testing.T, name string) []string {
 func apply(t *testing.T, cluster dynamic.Interface, manifest string) {
 	t.Helper()
 	object := decode(t, manifest)
-	resource, _ := meta.UnsafeGuessKindToResource(object.GetObjectKind().GroupVersionKind())
-	about, err := meta.Accessor(object)
-	require.NoError(t, err)
-	_, err = cluster.Resource(resource).Namespace(about.GetNamespace()).Patch(t.Context(), about.GetName(), types.ApplyPatchType, []byte(manifest),
+	resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+	_, err := cluster.Resource(resource).Namespace(object.GetNamespace()).Patch(t.Context(), object.GetName(), types.ApplyPatchType, []byte(manifest),
 		metav1.PatchOptions{FieldManager: "kubectl", FieldValidation: metav1.FieldValidationStrict})
 	require.NoError(t, err, manifest)
 }
@@ -61,12 +56,13 @@ func apply(t *testing.T, cluster dynamic.Interface, manifest string) {
 func configIn(t *testing.T, name string) string {
 	t.Helper()
 	for _, one := range manifests(t, name) {
-		if held, ok := decode(t, one).(*core.ConfigMap); ok {
-			for key, text := range held.Data {
-				path := filepath.Join(t.TempDir(), key)
-				require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-				return path
-			}
+		object := decode(t, one)
+		data, _, _ := unstructured.NestedStringMap(object.Object, "data")
+		for key, text := range data {
+			require.Equal(t, "ConfigMap", object.GetKind())
+			path := filepath.Join(t.TempDir(), key)
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+			return path
 		}
 	}
 	require.Fail(t, "no config in "+name)

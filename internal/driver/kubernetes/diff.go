@@ -116,7 +116,7 @@ func (d *differ) apply(m member) (place, error) {
 
 // dryRun returns a member as the cluster has it, nil if it does not, and as it would be if it were applied.
 func (d *differ) dryRun(t target, now *metav1.PartialObjectMetadata) (before, after *unstructured.Unstructured, err error) {
-	api := d.full.Resource(t.mapping.Resource).Namespace(t.at.Namespace)
+	api := d.full.Resource(t.mapping.resource).Namespace(t.at.Namespace)
 	if now != nil {
 		if before, err = api.Get(d.ctx, t.at.Name, metav1.GetOptions{}); err != nil {
 			return nil, nil, err //nolint:wrapcheck // by the caller
@@ -225,7 +225,7 @@ func (d *differ) removal(k known) error {
 	if err != nil {
 		return d.refused(k.at, d.failed(k.at, err))
 	}
-	live, err := d.full.Resource(mapping.Resource).Namespace(k.at.Namespace).Get(d.ctx, k.at.Name, metav1.GetOptions{})
+	live, err := d.full.Resource(mapping.resource).Namespace(k.at.Namespace).Get(d.ctx, k.at.Name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil

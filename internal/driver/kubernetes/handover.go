@@ -19,7 +19,7 @@ func (w *work) handOver(t target, now *metav1.PartialObjectMetadata, body *unstr
 		}
 		if live == nil {
 			var err error
-			live, err = w.full.Resource(t.mapping.Resource).Namespace(t.at.Namespace).Get(w.ctx, t.at.Name, metav1.GetOptions{})
+			live, err = w.full.Resource(t.mapping.resource).Namespace(t.at.Namespace).Get(w.ctx, t.at.Name, metav1.GetOptions{})
 			if err != nil {
 				return err //nolint:wrapcheck // by the caller
 			}

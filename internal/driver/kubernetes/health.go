@@ -51,7 +51,7 @@ func (c *cluster) memberHealth(ctx context.Context, at place) (driver.ObjectHeal
 	if err != nil {
 		return driver.ObjectHealth{}, err
 	}
-	live, err := c.full.Resource(mapping.Resource).Namespace(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
+	live, err := c.full.Resource(mapping.resource).Namespace(at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return notYet(at, "it does not exist"), nil
 	}
@@ -61,7 +61,7 @@ func (c *cluster) memberHealth(ctx context.Context, at place) (driver.ObjectHeal
 	if rule := c.health[at.GroupKind]; rule != nil {
 		return judge(at, live, rule), nil
 	}
-	return healthOf(at, live, c.mapper.hasStatus(mapping.Resource))
+	return healthOf(at, live, mapping.status)
 }
 
 func healthOf(at place, live *unstructured.Unstructured, hasStatus bool) (driver.ObjectHealth, error) {

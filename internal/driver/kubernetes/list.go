@@ -8,7 +8,6 @@ import (
 	"maps"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -105,19 +104,19 @@ func (c *cluster) each(ctx context.Context, has coverage, selector string, do fu
 }
 
 // scopes returns the namespaces that objects of a kind are looked for in; "" stands for all.
-func (c *cluster) scopes(mapping *meta.RESTMapping) []string {
-	if len(c.namespaces) > 0 && mapping.Scope.Name() == meta.RESTScopeNameNamespace {
+func (c *cluster) scopes(mapping *restMapping) []string {
+	if len(c.namespaces) > 0 && mapping.namespaced {
 		return c.namespaces
 	}
 	return []string{""}
 }
 
 func (c *cluster) pages(
-	ctx context.Context, mapping *meta.RESTMapping, namespace, selector string, do func(place, *metav1.PartialObjectMetadata),
+	ctx context.Context, mapping *restMapping, namespace, selector string, do func(place, *metav1.PartialObjectMetadata),
 ) error {
 	opts := metav1.ListOptions{LabelSelector: selector, Limit: pageObjects}
 	for {
-		page, err := c.meta.Resource(mapping.Resource).Namespace(namespace).List(ctx, opts)
+		page, err := c.meta.Resource(mapping.resource).Namespace(namespace).List(ctx, opts)
 		if apierrors.IsNotFound(err) {
 			c.mapper.expire() // the kind is gone since it was looked up
 			return nil
@@ -127,7 +126,7 @@ func (c *cluster) pages(
 		}
 		for i := range page.Items {
 			one := &page.Items[i]
-			do(place{GroupKind: mapping.GroupVersionKind.GroupKind(), Namespace: one.Namespace, Name: one.Name}, one)
+			do(place{GroupKind: mapping.kind.GroupKind(), Namespace: one.Namespace, Name: one.Name}, one)
 		}
 		if opts.Continue = page.Continue; opts.Continue == "" {
 			return nil

@@ -2,168 +2,222 @@ package kubernetes
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/singleflight"
-	"k8s.io/apimachinery/pkg/api/meta"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/discovery"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/restmapper"
 )
 
 const (
-	// discoverEvery is how often the cluster is asked for its kinds at most, while manifests name one that it does not have.
+	// discoverEvery is how often the cluster is asked for a kind that it does not have, at most.
 	discoverEvery = time.Second
-	// discoverTimeout bounds one request of it.
+	// discoverTimeout bounds the requests for one kind.
 	discoverTimeout = 10 * time.Second
 )
 
-// mapper finds the API of a kind. It remembers the kinds of the cluster until one is missing.
+// mapper finds the API of a kind. It asks the cluster for the kinds in one version of a group when the first of them is needed, and
+// remembers them until one is missing. The discovery client of client-go asks for those of all groups, and compiles in all of their types.
 type mapper struct {
-	client discovery.DiscoveryInterface
-	flight singleflight.Group
+	client  rest.Interface
+	timeout time.Duration
+	flight  singleflight.Group
 
-	mu     sync.Mutex // guards what follows
-	kinds  meta.RESTMapper
-	found  map[schema.GroupVersionKind]*meta.RESTMapping // by kinds, whose own search costs more than the rest of a call
-	status map[schema.GroupVersionResource]bool          // those that have one
-	failed map[schema.GroupVersion]error                 // groups that did not answer: nothing is known of their kinds
-	at     time.Time
+	mu       sync.Mutex          // guards what follows
+	versions map[string][]string // by group, the preferred one first
+	kinds    map[schema.GroupVersion]map[string]*restMapping
+	missing  map[schema.GroupVersionKind]time.Time // when the cluster did not have them
+}
+
+// restMapping is the API of a kind.
+type restMapping struct {
+	kind       schema.GroupVersionKind
+	resource   schema.GroupVersionResource
+	namespaced bool
+	status     bool // its objects have a status, which a controller writes
 }
 
 func newMapper(config *rest.Config, client *http.Client, timeout time.Duration) (*mapper, error) {
-	bounded := *client
-	bounded.Timeout = timeout // that of config counts for nothing where the client is given
-	d, err := discovery.NewDiscoveryClientForConfigAndClient(config, &bounded)
+	config = rest.CopyConfig(config)
+	config.NegotiatedSerializer = internalscheme.Codecs.WithoutConversion()
+	asking, err := rest.UnversionedRESTClientForConfigAndClient(config, client)
 	if err != nil {
 		return nil, err //nolint:wrapcheck // by the caller
 	}
-	return &mapper{client: d}, nil
+	m := &mapper{client: asking, timeout: timeout}
+	m.expire()
+	return m, nil
 }
 
 // unknownKindError is a kind that the cluster does not have.
-type unknownKindError struct {
-	kind    schema.GroupKind
-	version string
-}
+type unknownKindError struct{ kind schema.GroupVersionKind }
 
 func (e *unknownKindError) Error() string {
-	if e.version == "" {
-		return fmt.Sprintf("the cluster has no kind %s", e.kind)
+	if e.kind.Version == "" {
+		return fmt.Sprintf("the cluster has no kind %s", e.kind.GroupKind())
 	}
-	return fmt.Sprintf("the cluster has no kind %s in version %s", e.kind, e.version)
+	return fmt.Sprintf("the cluster has no kind %s in version %s", e.kind.GroupKind(), e.kind.Version)
 }
 
 // find returns the API of a kind, in this version, or in the one that the cluster prefers if version is empty. It returns an
-// unknownKindError if the cluster has no such kind.
-func (m *mapper) find(ctx context.Context, kind schema.GroupKind, version string) (*meta.RESTMapping, error) {
-	mapping, err := m.look(kind, version)
-	if mapping != nil || err != nil && !m.stale() {
-		return mapping, err
+// unknownKindError if the cluster has no such kind. Those who ask for the same one at once share the requests.
+func (m *mapper) find(ctx context.Context, kind schema.GroupKind, version string) (*restMapping, error) {
+	wanted := kind.WithVersion(version)
+	mapping, known := m.look(wanted)
+	if !known {
+		done := m.flight.DoChan(wanted.String(), func() (any, error) {
+			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.timeout)
+			defer cancel()
+			return m.ask(bounded, wanted)
+		})
+		select {
+		case r := <-done:
+			if r.Err != nil {
+				return nil, r.Err
+			}
+			mapping = r.Val.(*restMapping)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
 	}
-	if err := m.refresh(ctx); err != nil {
-		return nil, err
+	if mapping == nil {
+		return nil, &unknownKindError{kind: wanted}
 	}
-	return m.look(kind, version)
+	return mapping, nil
 }
 
-func (m *mapper) stale() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.kinds == nil || time.Since(m.at) >= discoverEvery
-}
-
-// expire makes the next look at an unknown kind ask the cluster again.
+// expire forgets the kinds of the cluster.
 func (m *mapper) expire() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.kinds = nil
+	m.versions = map[string][]string{"": {"v1"}}
+	m.kinds = map[schema.GroupVersion]map[string]*restMapping{}
+	m.missing = map[schema.GroupVersionKind]time.Time{}
 }
 
-func (m *mapper) look(kind schema.GroupKind, version string) (*meta.RESTMapping, error) {
+// look returns what is known of a kind: nil if the cluster does not have it, and false if the cluster must be asked.
+func (m *mapper) look(wanted schema.GroupVersionKind) (mapping *restMapping, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.kinds == nil {
-		return nil, nil //nolint:nilnil // nothing is known
+	versions := m.versions[wanted.Group]
+	if wanted.Version != "" {
+		versions = []string{wanted.Version}
 	}
-	gvk := kind.WithVersion(version)
-	if mapping := m.found[gvk]; mapping != nil {
-		return mapping, nil
+	for _, version := range versions {
+		kinds, asked := m.kinds[schema.GroupVersion{Group: wanted.Group, Version: version}]
+		if mapping = kinds[wanted.Kind]; mapping != nil {
+			return mapping, true
+		}
+		if !asked {
+			break // it may have a kind that the versions after it have, too
+		}
+	}
+	at, missing := m.missing[wanted]
+	return nil, missing && time.Since(at) < discoverEvery
+}
+
+// ask asks the cluster for a kind. It returns nil if the cluster does not have it.
+func (m *mapper) ask(ctx context.Context, wanted schema.GroupVersionKind) (*restMapping, error) {
+	versions := []string{wanted.Version}
+	if wanted.Version == "" {
+		var err error
+		if versions, err = m.askVersions(ctx, wanted.Group); err != nil {
+			return nil, err
+		}
+	}
+	for _, version := range versions {
+		kinds, err := m.askKinds(ctx, schema.GroupVersion{Group: wanted.Group, Version: version})
+		if mapping := kinds[wanted.Kind]; mapping != nil || err != nil {
+			return mapping, err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	maps.DeleteFunc(m.missing, func(_ schema.GroupVersionKind, at time.Time) bool { return time.Since(at) >= discoverEvery })
+	m.missing[wanted] = time.Now()
+	return nil, nil //nolint:nilnil // the cluster does not have it
+}
+
+// askVersions returns the versions of a group, the preferred one first, and none of a group that the cluster does not have.
+func (m *mapper) askVersions(ctx context.Context, group string) ([]string, error) {
+	if group == "" {
+		return []string{"v1"}, nil
+	}
+	var answer metav1.APIGroup
+	served, err := m.get(ctx, &answer, "/apis", group)
+	if err != nil {
+		return nil, fmt.Errorf("ask the cluster for the versions of %s: %w", group, err)
 	}
 	var versions []string
-	if version != "" {
-		versions = []string{version}
-	}
-	mapping, err := m.kinds.RESTMapping(kind, versions...)
-	if err == nil {
-		m.found[gvk] = mapping
-		return mapping, nil
-	}
-	for gv, err := range m.failed {
-		if gv.Group == kind.Group {
-			return nil, fmt.Errorf("the cluster does not answer which kinds %s has: %w", gv, err)
-		}
-	}
-	return nil, &unknownKindError{kind: kind, version: version}
-}
-
-// hasStatus reports whether the objects of a resource have a status, which a controller writes.
-func (m *mapper) hasStatus(resource schema.GroupVersionResource) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.status[resource]
-}
-
-// refresh asks the cluster for its kinds. Those who ask at once share one request.
-func (m *mapper) refresh(ctx context.Context) error {
-	done := m.flight.DoChan("", func() (any, error) { return nil, m.discover() })
-	select {
-	case r := <-done:
-		return r.Err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-func (m *mapper) discover() error {
-	groups, lists, err := m.client.ServerGroupsAndResources()
-	var partial *discovery.ErrGroupDiscoveryFailed
-	if err != nil && !errors.As(err, &partial) {
-		return fmt.Errorf("ask the cluster for its kinds: %w", err)
-	}
-	found := make(map[string]*restmapper.APIGroupResources, len(groups))
-	all := make([]*restmapper.APIGroupResources, 0, len(groups))
-	for _, group := range groups {
-		one := &restmapper.APIGroupResources{Group: *group, VersionedResources: map[string][]metav1.APIResource{}}
-		found[group.Name] = one
-		all = append(all, one)
-	}
-	status := map[schema.GroupVersionResource]bool{}
-	for _, list := range lists {
-		gv, err := schema.ParseGroupVersion(list.GroupVersion)
-		if one := found[gv.Group]; err == nil && one != nil {
-			one.VersionedResources[gv.Version] = list.APIResources
-		}
-		for _, resource := range list.APIResources {
-			if name, ok := strings.CutSuffix(resource.Name, "/status"); ok {
-				status[gv.WithResource(name)] = true
-			}
+	for _, one := range answer.Versions {
+		if one.Version == answer.PreferredVersion.Version {
+			versions = append([]string{one.Version}, versions...)
+		} else {
+			versions = append(versions, one.Version)
 		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.kinds, m.failed, m.at = restmapper.NewDiscoveryRESTMapper(all), nil, time.Now()
-	m.status = status
-	m.found = map[schema.GroupVersionKind]*meta.RESTMapping{}
-	if partial != nil {
-		m.failed = partial.Groups
+	delete(m.versions, group)
+	if served {
+		m.versions[group] = versions
 	}
-	return nil
+	return versions, nil
+}
+
+// askKinds returns the kinds in a version of a group, and none of a version that the cluster does not have.
+func (m *mapper) askKinds(ctx context.Context, version schema.GroupVersion) (map[string]*restMapping, error) {
+	path := []string{"/apis", version.Group, version.Version}
+	if version.Group == "" {
+		path = []string{"/api", version.Version}
+	}
+	var answer metav1.APIResourceList
+	served, err := m.get(ctx, &answer, path...)
+	if err != nil {
+		return nil, fmt.Errorf("ask the cluster for the kinds in %s: %w", version, err)
+	}
+	kinds := map[string]*restMapping{}
+	status := map[string]bool{}
+	for _, one := range answer.APIResources {
+		if resource, sub, isSub := strings.Cut(one.Name, "/"); isSub {
+			status[resource] = status[resource] || sub == "status"
+		} else if kinds[one.Kind] == nil {
+			kinds[one.Kind] = &restMapping{kind: version.WithKind(one.Kind), resource: version.WithResource(one.Name), namespaced: one.Namespaced}
+		}
+	}
+	for _, mapping := range kinds {
+		mapping.status = status[mapping.resource.Resource]
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.kinds, version)
+	if served {
+		m.kinds[version] = kinds
+	}
+	return kinds, nil
+}
+
+// get reads what the cluster serves at a path, and returns false where it serves nothing. What manifests give of the path is a name, or
+// cannot be served.
+func (m *mapper) get(ctx context.Context, answer runtime.Object, path ...string) (served bool, err error) {
+	for _, part := range path[1:] {
+		if len(validation.IsDNS1123Subdomain(part)) > 0 {
+			return false, nil
+		}
+	}
+	err = m.client.Get().AbsPath(path...).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx).Into(answer)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err //nolint:wrapcheck // by the caller
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -33,14 +32,14 @@ type target struct {
 	member
 
 	api     metadata.ResourceInterface
-	mapping *meta.RESTMapping
+	mapping *restMapping
 	applied string // hash of its manifest
 }
 
 // located returns the API of a member's kind, and its place, with the namespace that the kind has or has not.
-func (w *work) located(m member) (*meta.RESTMapping, place, error) {
+func (w *work) located(m member) (*restMapping, place, error) {
 	mapping, err := w.mapper.find(w.ctx, m.at.GroupKind, m.gvk.Version)
-	if err == nil && mapping.Scope.Name() == meta.RESTScopeNameNamespace && m.at.Namespace == "" {
+	if err == nil && mapping.namespaced && m.at.Namespace == "" {
 		m.at.Namespace = w.namespace
 	}
 	return mapping, m.at, err
@@ -135,17 +134,17 @@ func (w *work) locate(m member) (target, driver.Outcome) {
 		return target{}, w.failed(m.at, err)
 	}
 	t := target{member: m, mapping: mapping}
-	switch namespaced := mapping.Scope.Name() == meta.RESTScopeNameNamespace; {
-	case !namespaced && at.Namespace != "":
+	switch {
+	case mapping.namespaced:
+		t.body.SetNamespace(at.Namespace)
+	case at.Namespace != "":
 		return target{}, driver.Terminal(fmt.Errorf("%s: objects of this kind have no namespace: take it out of the manifest", at))
-	case !namespaced && len(w.namespaces) > 0 && len(w.kinds) == 0 && at.GroupKind != namespaceKind:
+	case len(w.namespaces) > 0 && len(w.kinds) == 0 && at.GroupKind != namespaceKind:
 		return target{}, driver.Terminal(fmt.Errorf("%s: this target may touch some namespaces only (options.namespaces), and "+
 			"the object is in none: name its kind in options.kinds", at))
-	case namespaced:
-		t.body.SetNamespace(at.Namespace)
 	}
 	t.at = at
-	t.api = w.meta.Resource(mapping.Resource).Namespace(at.Namespace)
+	t.api = w.meta.Resource(mapping.resource).Namespace(at.Namespace)
 	for _, p := range w.ignore[at.GroupKind] {
 		p.remove(t.body.Object)
 	}

@@ -197,7 +197,7 @@ func (a *access) resource(ctx context.Context, kind schema.GroupKind) (schema.Gr
 	var unknown *unknownKindError
 	switch {
 	case err == nil:
-		return mapping.Resource.GroupResource(), mapping.Scope.Name() == meta.RESTScopeNameNamespace, nil
+		return mapping.resource.GroupResource(), mapping.namespaced, nil
 	case !errors.As(err, &unknown):
 		return schema.GroupResource{}, false, err
 	}

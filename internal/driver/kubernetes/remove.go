@@ -149,7 +149,7 @@ func (w *work) find(k known) (metadata.ResourceInterface, *metav1.PartialObjectM
 		if err != nil {
 			return nil, nil, err
 		}
-		api := w.meta.Resource(mapping.Resource).Namespace(k.at.Namespace)
+		api := w.meta.Resource(mapping.resource).Namespace(k.at.Namespace)
 		now, err := api.Get(w.ctx, k.at.Name, metav1.GetOptions{})
 		switch {
 		case missingKind(err) && !again:

@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -88,12 +87,12 @@ func (c *cluster) follow(ctx context.Context, kind schema.GroupKind) error {
 	}
 }
 
-func (c *cluster) followMapped(ctx context.Context, mapping *meta.RESTMapping) error {
+func (c *cluster) followMapped(ctx context.Context, mapping *restMapping) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, namespace := range c.scopes(mapping) {
 		f := &follower{
-			cluster: c, kind: mapping.GroupVersionKind.GroupKind(), namespace: namespace,
-			api: c.meta.Resource(mapping.Resource).Namespace(namespace),
+			cluster: c, kind: mapping.kind.GroupKind(), namespace: namespace,
+			api: c.meta.Resource(mapping.resource).Namespace(namespace),
 		}
 		group.Go(func() error { return f.run(ctx) })
 	}

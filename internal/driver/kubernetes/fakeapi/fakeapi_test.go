@@ -1,21 +1,20 @@
 package fakeapi_test
 
 import (
+	"io"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/metadata"
-	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
@@ -59,33 +58,34 @@ func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	}}
 	_, err := client.Resource(definitions).Create(t.Context(), crd, metav1.CreateOptions{})
 	require.NoError(t, err)
-	widget := schema.GroupKind{Group: "example.com", Kind: "Widget"}
-	find := func(kind schema.GroupKind, legacy bool) (*meta.RESTMapping, error) {
-		found, err := discovery.NewDiscoveryClientForConfig(server.Config())
+	get := func(path string) (int, string) {
+		resp, err := http.Get(server.URL + path)
 		require.NoError(t, err)
-		found.UseLegacyDiscovery = legacy
-		groups, err := restmapper.GetAPIGroupResources(found)
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
-		return restmapper.NewDiscoveryRESTMapper(groups).RESTMapping(kind)
+		return resp.StatusCode, string(text)
 	}
-	for _, legacy := range []bool{false, true} {
-		_, err = find(widget, legacy)
-		require.True(t, meta.IsNoMatchError(err), err)
-		mapping, err := find(schema.GroupKind{Group: "apps", Kind: "Deployment"}, legacy)
-		require.NoError(t, err)
-		require.Equal(t, deployments, mapping.Resource)
+	for _, path := range []string{"/apis/example.com", "/apis/example.com/v1"} {
+		code, _ := get(path)
+		require.Equal(t, http.StatusNotFound, code)
 	}
+	_, text := get("/apis/apps/v1")
+	require.Contains(t, text, `{"name":"deployments","singularName":"deployment","namespaced":true,"kind":"Deployment","verbs":`)
+	require.Contains(t, text, `{"name":"deployments/status","singularName":"","namespaced":true,"kind":"Deployment","verbs":`)
 	server.EstablishCRDs()
-	for _, legacy := range []bool{false, true} {
-		mapping, err := find(widget, legacy)
-		require.NoError(t, err)
-		require.Equal(t, meta.RESTScopeNameNamespace, mapping.Scope.Name())
-		_, err = client.Resource(mapping.Resource).Namespace("default").List(t.Context(), metav1.ListOptions{})
-		require.NoError(t, err)
-	}
+	version := `{"groupVersion":"example.com/v1","version":"v1"}`
+	code, text := get("/apis/example.com")
+	require.Equal(t, http.StatusOK, code)
+	require.Equal(t, `{"kind":"APIGroup","apiVersion":"v1","name":"example.com","versions":[`+version+`],"preferredVersion":`+version+`}`, strings.TrimSpace(text))
+	_, text = get("/apis/example.com/v1")
+	require.Contains(t, text, `{"name":"widgets","singularName":"widget","namespaced":true,"kind":"Widget","verbs":`)
+	widgets := schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}
+	_, err = client.Resource(widgets).Namespace("default").List(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
 	require.NoError(t, client.Resource(definitions).Delete(t.Context(), "widgets.example.com", metav1.DeleteOptions{}))
-	_, err = find(widget, false)
-	require.True(t, meta.IsNoMatchError(err), err)
+	code, _ = get("/apis/example.com")
+	require.Equal(t, http.StatusNotFound, code)
 }
 
 func TestListsInPagesOfOneMoment(t *testing.T) {

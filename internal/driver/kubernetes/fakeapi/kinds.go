@@ -9,8 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/client-go/applyconfigurations"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // kind is a served kind in one version.
@@ -34,16 +32,16 @@ func (k *kind) versionResource() schema.GroupVersionResource {
 // verbs are those of discovery. deletecollection is not served.
 var verbs = metav1.Verbs{"create", "delete", "get", "list", "patch", "update", "watch"}
 
-func builtin() map[schema.GroupVersionResource]*kind {
-	typed, deduced := applyconfigurations.NewTypeConverter(scheme.Scheme), managedfields.NewDeducedTypeConverter()
+// builtin returns the kinds that are served from the start.
+func builtin(converter managedfields.TypeConverter) map[schema.GroupVersionResource]*kind {
 	served := map[schema.GroupVersionResource]*kind{}
 	add := func(group, version, name, resource, singular string, namespaced, status bool) {
 		k := &kind{
 			GroupVersionKind: schema.GroupVersionKind{Group: group, Version: version, Kind: name},
-			resource:         resource, singular: singular, namespaced: namespaced, status: status, converter: typed,
+			resource:         resource, singular: singular, namespaced: namespaced, status: status, converter: converter,
 		}
 		if group == crdGroup {
-			k.converter = deduced
+			k.converter = managedfields.NewDeducedTypeConverter()
 		}
 		served[k.versionResource()] = k
 	}
@@ -102,17 +100,9 @@ func defined(crd *unstructured.Unstructured) []*kind {
 	return kinds
 }
 
-// byGroupLocked returns what is served, by group, version and name.
-func (s *Server) byGroupLocked() [][]*kind {
-	kinds := slices.SortedFunc(maps.Values(s.served), func(a, b *kind) int {
+// kindsLocked returns what is served, by group, version and name.
+func (s *Server) kindsLocked() []*kind {
+	return slices.SortedFunc(maps.Values(s.served), func(a, b *kind) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Version, b.Version), cmp.Compare(a.resource, b.resource))
 	})
-	var groups [][]*kind
-	for i, k := range kinds {
-		if i == 0 || kinds[i-1].Group != k.Group {
-			groups = append(groups, nil)
-		}
-		groups[len(groups)-1] = append(groups[len(groups)-1], k)
-	}
-	return groups
 }

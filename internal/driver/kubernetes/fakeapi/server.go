@@ -61,8 +61,10 @@ type Failure struct {
 // New starts a server that has the namespaces default and kube-system. It ends with the test.
 func New(t testing.TB) *Server {
 	t.Helper()
+	converter, err := builtinSchemas()
+	require.NoError(t, err)
 	s := &Server{
-		served: builtin(), stored: map[schema.GroupResource]map[string]*unstructured.Unstructured{},
+		served: builtin(converter), stored: map[schema.GroupResource]map[string]*unstructured.Unstructured{},
 		written: make(chan struct{}), pages: map[string]page{},
 	}
 	s.http = httptest.NewServer(s)
@@ -77,7 +79,7 @@ func New(t testing.TB) *Server {
 	for _, name := range []string{"default", "kube-system"} {
 		namespace := &unstructured.Unstructured{}
 		namespace.SetName(name)
-		_, err := s.create(request{kind: s.served[namespaces.WithVersion("v1")], manager: "fakeapi"}, namespace)
+		_, err = s.create(request{kind: s.served[namespaces.WithVersion("v1")], manager: "fakeapi"}, namespace)
 		require.NoError(t, err)
 	}
 	s.Compact()

@@ -79,7 +79,7 @@ func (s *Server) startLocked(req request, chosen selector, query url.Values) ([]
 	if err == nil && version > 0 && initial != "true" {
 		if version < s.compacted {
 			expired := apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", version, s.compacted))
-			return []frame{{watch.Error, typed(expired.Status())}}, 0, expired
+			return []frame{{watch.Error, withKind(expired.Status())}}, 0, expired
 		}
 		frames, position := s.sinceLocked(req, chosen, version)
 		return frames, position, nil
@@ -99,7 +99,7 @@ func (s *Server) startLocked(req request, chosen selector, query url.Values) ([]
 	return frames, s.version, nil
 }
 
-func typed(status metav1.Status) metav1.Status {
+func withKind(status metav1.Status) metav1.Status {
 	status.TypeMeta = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
 	return status
 }
