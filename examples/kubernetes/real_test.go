@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	authentication "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -67,14 +66,10 @@ func init() {
 		}
 		config, err := clientcmd.LoadFromFile(kubeconfig)
 		require.NoError(t, err)
-		rest, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-		require.NoError(t, err)
-		admin, err := kubetest.NewClient(rest)
-		require.NoError(t, err)
-		token, err := admin.Core.ServiceAccounts("default").CreateToken(t.Context(), "reconciler", &authentication.TokenRequest{}, metav1.CreateOptions{})
+		token, err := (&kubetest.Client{Interface: cluster}).Token(t.Context(), "default", "reconciler")
 		require.NoError(t, err)
 		for _, user := range config.AuthInfos {
-			user.Token = token.Status.Token
+			user.Token = token
 		}
 		require.NoError(t, clientcmd.WriteToFile(*config, kubeconfig))
 	}

@@ -14,11 +14,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	authentication "k8s.io/api/authentication/v1"
-	authorization "k8s.io/api/authorization/v1"
-	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -37,9 +36,9 @@ type roles struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta `json:"metadata"`
 
-	Rules    []rbac.PolicyRule
-	Subjects []rbac.Subject
-	RoleRef  rbac.RoleRef
+	Rules    []rbac.PolicyRule `json:"rules,omitzero"`
+	Subjects []rbac.Subject    `json:"subjects,omitzero"`
+	RoleRef  rbac.RoleRef      `json:"roleRef,omitzero"`
 }
 
 func readRoles(t *testing.T, text string) []roles {
@@ -69,11 +68,8 @@ func (b *bed) robot(t *testing.T, all []roles, without right) string {
 	t.Helper()
 	config, err := clientcmd.LoadFromFile(b.kubeconfig)
 	require.NoError(t, err)
-	rest, err := clientcmd.BuildConfigFromFlags("", b.kubeconfig)
-	require.NoError(t, err)
-	admin, err := kubetest.NewClient(rest)
-	require.NoError(t, err)
-	_, err = admin.Core.ServiceAccounts(b.namespace).Create(t.Context(), &core.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+	admin, about := &kubetest.Client{Interface: b.admin}, metav1.ObjectMeta{Name: "robot", Namespace: b.namespace}
+	_, err = admin.Create(t.Context(), map[string]any{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about})
 	require.NoError(t, err)
 	if without.verb != "" {
 		rules := all[without.manifest].Rules
@@ -83,10 +79,10 @@ func (b *bed) robot(t *testing.T, all []roles, without right) string {
 	for _, one := range all {
 		b.grant(t, admin, one)
 	}
-	token, err := admin.Core.ServiceAccounts(b.namespace).CreateToken(t.Context(), "robot", &authentication.TokenRequest{}, metav1.CreateOptions{})
+	token, err := admin.Token(t.Context(), b.namespace, "robot")
 	require.NoError(t, err)
 	for _, user := range config.AuthInfos {
-		user.Token = token.Status.Token
+		user.Token = token
 	}
 	path := filepath.Join(t.TempDir(), "robot")
 	require.NoError(t, clientcmd.WriteToFile(*config, path))
@@ -96,60 +92,47 @@ func (b *bed) robot(t *testing.T, all []roles, without right) string {
 // grant makes a role or a binding, and waits until the server knows what it allows.
 func (b *bed) grant(t *testing.T, admin *kubetest.Client, read roles) {
 	t.Helper()
-	roles, about, opts, ctx := admin.RBAC, read.ObjectMeta, metav1.CreateOptions{}, t.Context()
-	var err error
-	switch read.Kind {
-	case "ClusterRole":
-		about.Name += "-" + b.namespace
-		t.Cleanup(func() { _ = roles.ClusterRoles().Delete(context.Background(), about.Name, metav1.DeleteOptions{}) })
-		_, err = roles.ClusterRoles().Create(ctx, &rbac.ClusterRole{ObjectMeta: about, Rules: read.Rules}, opts)
-	case "ClusterRoleBinding":
-		about.Name += "-" + b.namespace
-		read.RoleRef.Name = about.Name
-		_, err = roles.ClusterRoleBindings().Create(ctx, &rbac.ClusterRoleBinding{ObjectMeta: about, Subjects: read.Subjects, RoleRef: read.RoleRef}, opts)
-		t.Cleanup(func() {
-			_ = roles.ClusterRoleBindings().Delete(context.Background(), about.Name, metav1.DeleteOptions{})
-		})
-	case "Role":
-		_, err = roles.Roles(about.Namespace).Create(ctx, &rbac.Role{ObjectMeta: about, Rules: read.Rules}, opts)
-	case "RoleBinding":
-		_, err = roles.RoleBindings(about.Namespace).Create(ctx, &rbac.RoleBinding{ObjectMeta: about, Subjects: read.Subjects, RoleRef: read.RoleRef}, opts)
-	default:
-		require.Fail(t, "unknown kind", read.Kind)
+	if strings.HasPrefix(read.Kind, "Cluster") {
+		read.Name += "-" + b.namespace
+		resource := rbac.SchemeGroupVersion.WithResource(strings.ToLower(read.Kind) + "s")
+		t.Cleanup(func() { _ = admin.Resource(resource).Delete(context.Background(), read.Name, metav1.DeleteOptions{}) })
 	}
+	if read.Rules == nil {
+		read.RoleRef.Name = read.Name
+	}
+	_, err := admin.Create(t.Context(), read)
 	require.NoError(t, err)
 	if read.Rules == nil {
-		b.granted(t, admin, about, read.Kind)
+		b.granted(t, admin, read)
 	}
 }
 
 // granted waits until the server counts a binding.
-func (b *bed) granted(t *testing.T, admin *kubetest.Client, about metav1.ObjectMeta, kind string) {
+func (b *bed) granted(t *testing.T, admin *kubetest.Client, binding roles) {
 	t.Helper()
-	var rules []rbac.PolicyRule
-	if kind == "ClusterRoleBinding" {
-		role, err := admin.RBAC.ClusterRoles().Get(t.Context(), about.Name, metav1.GetOptions{})
-		require.NoError(t, err)
-		rules = role.Rules
-	} else {
-		role, err := admin.RBAC.Roles(about.Namespace).Get(t.Context(), about.Name, metav1.GetOptions{})
-		require.NoError(t, err)
-		rules = role.Rules
-	}
-	if len(rules) == 0 {
+	resource := rbac.SchemeGroupVersion.WithResource(strings.ToLower(binding.RoleRef.Kind) + "s")
+	live, err := admin.Resource(resource).Namespace(binding.Namespace).Get(t.Context(), binding.RoleRef.Name, metav1.GetOptions{})
+	require.NoError(t, err)
+	var role rbac.Role // a ClusterRole has these fields too
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(live.Object, &role))
+	if len(role.Rules) == 0 {
 		return
 	}
-	asked := &authorization.ResourceAttributes{
-		Namespace: about.Namespace, Verb: rules[0].Verbs[0], Group: rules[0].APIGroups[0], Resource: rules[0].Resources[0],
-	}
-	if len(rules[0].ResourceNames) > 0 {
-		asked.Name = rules[0].ResourceNames[0]
+	rule := role.Rules[0]
+	asked := map[string]any{"namespace": binding.Namespace, "verb": rule.Verbs[0], "group": rule.APIGroups[0], "resource": rule.Resources[0]}
+	if len(rule.ResourceNames) > 0 {
+		asked["name"] = rule.ResourceNames[0]
 	}
 	require.Eventually(t, func() bool {
-		review, err := admin.Authorization.SubjectAccessReviews().Create(t.Context(), &authorization.SubjectAccessReview{
-			Spec: authorization.SubjectAccessReviewSpec{User: "system:serviceaccount:" + b.namespace + ":robot", ResourceAttributes: asked},
-		}, metav1.CreateOptions{})
-		return err == nil && review.Status.Allowed
+		review, err := admin.Create(t.Context(), map[string]any{
+			"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+			"spec": map[string]any{"user": "system:serviceaccount:" + b.namespace + ":robot", "resourceAttributes": asked},
+		})
+		if err != nil {
+			return false
+		}
+		allowed, _, _ := unstructured.NestedBool(review.Object, "status", "allowed")
+		return allowed
 	}, callPatience, 20*time.Millisecond)
 }
 

@@ -9,13 +9,19 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/kubetest"
+)
+
+var (
+	configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+	secrets    = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 )
 
 func TestMain(m *testing.M) {
@@ -35,15 +41,15 @@ func TestAUserMayDoWhatItsRulesAllow(t *testing.T) {
 	require.NoError(t, err)
 	lists := func(client *kubetest.Client, namespace string) func() bool { // the server learns of rules a moment later
 		return func() bool {
-			_, err := client.Core.ConfigMaps(namespace).List(t.Context(), metav1.ListOptions{})
+			_, err := client.Resource(configMaps).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
 			return err == nil
 		}
 	}
 	require.Eventually(t, lists(here, namespace), time.Minute, 10*time.Millisecond)
 	require.Eventually(t, lists(everywhere, other), time.Minute, 10*time.Millisecond)
-	_, err = here.Core.ConfigMaps(other).List(t.Context(), metav1.ListOptions{})
+	_, err = here.Resource(configMaps).Namespace(other).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err), err)
-	_, err = everywhere.Core.Secrets(namespace).List(t.Context(), metav1.ListOptions{})
+	_, err = everywhere.Resource(secrets).Namespace(namespace).List(t.Context(), metav1.ListOptions{})
 	require.True(t, apierrors.IsForbidden(err), err)
 }
 
@@ -55,11 +61,11 @@ func TestControllersEndANamespace(t *testing.T) {
 	client, err := kubetest.NewClient(config)
 	require.NoError(t, err)
 	namespace := cluster.Namespace(t)
-	_, err = client.Core.ConfigMaps(namespace).Create(t.Context(), &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, metav1.CreateOptions{})
+	_, err = client.Create(t.Context(), map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "a", "namespace": namespace}})
 	require.NoError(t, err)
-	require.NoError(t, client.Core.Namespaces().Delete(t.Context(), namespace, metav1.DeleteOptions{}))
+	require.NoError(t, client.Resource(namespaces).Delete(t.Context(), namespace, metav1.DeleteOptions{}))
 	require.Eventually(t, func() bool {
-		_, err := client.Core.Namespaces().Get(t.Context(), namespace, metav1.GetOptions{})
+		_, err := client.Resource(namespaces).Get(t.Context(), namespace, metav1.GetOptions{})
 		return apierrors.IsNotFound(err)
 	}, 2*time.Minute, 50*time.Millisecond)
 }
@@ -73,7 +79,7 @@ func TestDataOutlivesServerAndEtcd(t *testing.T) {
 	get := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		_, err := client.Core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+		_, err := client.Resource(namespaces).Get(ctx, namespace, metav1.GetOptions{})
 		return err
 	}
 	cluster.StopServer()
@@ -83,7 +89,7 @@ func TestDataOutlivesServerAndEtcd(t *testing.T) {
 	cluster.StopEtcd()
 	waiting, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	_, err = client.Core.Namespaces().Get(waiting, namespace, metav1.GetOptions{})
+	_, err = client.Resource(namespaces).Get(waiting, namespace, metav1.GetOptions{})
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	cluster.StartEtcd(t)
 	require.NoError(t, get())

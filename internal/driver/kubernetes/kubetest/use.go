@@ -4,41 +4,58 @@ package kubetest
 
 import (
 	"context"
+	"encoding/json"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	authentication "k8s.io/api/authentication/v1"
-	core "k8s.io/api/core/v1"
 	rbac "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	authorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
-	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-	rbacv1 "k8s.io/client-go/kubernetes/typed/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 )
 
-// Client has the API groups that tests use. The clientset of client-go has all of them, and takes long to compile.
-type Client struct {
-	Core          *corev1.CoreV1Client
-	RBAC          *rbacv1.RbacV1Client
-	Authorization *authorizationv1.AuthorizationV1Client
-}
+var core = schema.GroupVersion{Version: "v1"}
+
+// Client sends objects of any type. The typed clients of client-go take long to compile.
+type Client struct{ dynamic.Interface }
 
 // NewClient returns a client of the server that the configuration names.
 func NewClient(config *rest.Config) (*Client, error) {
-	var c Client
-	var err error
-	if c.Core, err = corev1.NewForConfig(config); err != nil {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
 		return nil, err
 	}
-	if c.RBAC, err = rbacv1.NewForConfig(config); err != nil {
+	return &Client{client}, nil
+}
+
+// Create creates an object from a map or struct that names its kind and namespace. It returns the server's answer.
+func (c *Client) Create(ctx context.Context, object any) (*unstructured.Unstructured, error) {
+	text, err := json.Marshal(object)
+	if err != nil {
 		return nil, err
 	}
-	if c.Authorization, err = authorizationv1.NewForConfig(config); err != nil {
+	var body unstructured.Unstructured
+	if err := body.UnmarshalJSON(text); err != nil {
 		return nil, err
 	}
-	return &c, nil
+	resource, _ := meta.UnsafeGuessKindToResource(body.GroupVersionKind())
+	return c.Resource(resource).Namespace(body.GetNamespace()).Create(ctx, &body, metav1.CreateOptions{})
+}
+
+// Token creates a token of a service account.
+func (c *Client) Token(ctx context.Context, namespace, account string) (string, error) {
+	request := map[string]any{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": map[string]any{"name": account}}
+	answer, err := c.Resource(core.WithResource("serviceaccounts")).Namespace(namespace).
+		Create(ctx, &unstructured.Unstructured{Object: request}, metav1.CreateOptions{}, "token")
+	if err != nil {
+		return "", err
+	}
+	token, _, err := unstructured.NestedString(answer.Object, "status", "token")
+	return token, err
 }
 
 // Kubeconfig writes a kubeconfig file of a client that may do everything, and returns its path.
@@ -53,43 +70,40 @@ func (c *Cluster) Kubeconfig(t testing.TB) string {
 func (c *Cluster) Namespace(t testing.TB) string {
 	t.Helper()
 	client := c.client(t)
-	made, err := client.Core.Namespaces().Create(t.Context(), &core.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+	made, err := client.Create(t.Context(), map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"generateName": "test-"}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		_ = client.Core.Namespaces().Delete(context.Background(), made.Name, metav1.DeleteOptions{})
+		_ = client.Resource(core.WithResource("namespaces")).Delete(context.Background(), made.GetName(), metav1.DeleteOptions{})
 	})
-	return made.Name
+	return made.GetName()
 }
 
 // User creates a service account in the namespace that may do what the rules allow: there, or everywhere if everywhere is
 // true. It returns the configuration of a client with its token, which ends when the service account is deleted.
 func (c *Cluster) User(t testing.TB, namespace, name string, everywhere bool, rules ...rbac.PolicyRule) *rest.Config {
 	t.Helper()
-	client, ctx := c.client(t), t.Context()
-	accounts := client.Core.ServiceAccounts(namespace)
-	meta := metav1.ObjectMeta{Name: name, Namespace: namespace}
-	_, err := accounts.Create(ctx, &core.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
-	require.NoError(t, err)
-	subjects := []rbac.Subject{{Kind: rbac.ServiceAccountKind, Name: name, Namespace: namespace}}
+	client, kind, about := c.client(t), "Role", metav1.ObjectMeta{Name: name, Namespace: namespace}
+	account := map[string]any{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": about}
 	if everywhere {
-		meta = metav1.ObjectMeta{Name: namespace + "-" + name}
-		_, err = client.RBAC.ClusterRoles().Create(ctx, &rbac.ClusterRole{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		_, err = client.RBAC.ClusterRoleBindings().Create(ctx, &rbac.ClusterRoleBinding{
-			ObjectMeta: meta, Subjects: subjects, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: meta.Name},
-		}, metav1.CreateOptions{})
-	} else {
-		_, err = client.RBAC.Roles(namespace).Create(ctx, &rbac.Role{ObjectMeta: meta, Rules: rules}, metav1.CreateOptions{})
-		require.NoError(t, err)
-		_, err = client.RBAC.RoleBindings(namespace).Create(ctx, &rbac.RoleBinding{
-			ObjectMeta: meta, Subjects: subjects, RoleRef: rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "Role", Name: name},
-		}, metav1.CreateOptions{})
+		kind, about = "ClusterRole", metav1.ObjectMeta{Name: namespace + "-" + name}
 	}
-	require.NoError(t, err)
-	token, err := accounts.CreateToken(ctx, name, &authentication.TokenRequest{}, metav1.CreateOptions{})
+	v1 := rbac.SchemeGroupVersion.String()
+	for _, object := range []any{
+		account,
+		rbac.Role{TypeMeta: metav1.TypeMeta{APIVersion: v1, Kind: kind}, ObjectMeta: about, Rules: rules},
+		rbac.RoleBinding{
+			TypeMeta: metav1.TypeMeta{APIVersion: v1, Kind: kind + "Binding"}, ObjectMeta: about,
+			Subjects: []rbac.Subject{{Kind: rbac.ServiceAccountKind, Name: name, Namespace: namespace}},
+			RoleRef:  rbac.RoleRef{APIGroup: rbac.GroupName, Kind: kind, Name: about.Name},
+		},
+	} {
+		_, err := client.Create(t.Context(), object)
+		require.NoError(t, err)
+	}
+	token, err := client.Token(t.Context(), namespace, name)
 	require.NoError(t, err)
 	config := c.Config()
-	config.BearerToken = token.Status.Token
+	config.BearerToken = token
 	return config
 }
 
