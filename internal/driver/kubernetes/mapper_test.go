@@ -20,7 +20,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver/kubernetes/fakeapi"
 )
 
-// fakeMapper returns a mapper of a fake cluster, and what tells the paths that it asks for.
+// fakeMapper returns a mapper of a fake cluster, and a function that returns the paths of the requests since its last call.
 func fakeMapper(t *testing.T) (*fakeapi.Server, *mapper, func() string) {
 	t.Helper()
 	server := fakeapi.New(t)
