@@ -67,6 +67,7 @@ func TestKindsAreAskedForByGroup(t *testing.T) {
 func TestKindWithoutAVersionIsThePreferredOne(t *testing.T) {
 	t.Parallel()
 	var asked []string
+	down := true
 	kind := func(name string) metav1.APIResource {
 		return metav1.APIResource{Name: strings.ToLower(name) + "s", Kind: name}
 	}
@@ -74,11 +75,15 @@ func TestKindWithoutAVersionIsThePreferredOne(t *testing.T) {
 		"/apis/example.com": metav1.APIGroup{
 			Versions: []metav1.GroupVersionForDiscovery{{Version: "v1"}, {Version: "v2"}, {Version: "v3"}}, PreferredVersion: metav1.GroupVersionForDiscovery{Version: "v2"},
 		},
-		"/apis/example.com/v1": metav1.APIResourceList{APIResources: []metav1.APIResource{kind("Both"), kind("Early")}},
+		"/apis/example.com/v1": metav1.APIResourceList{APIResources: []metav1.APIResource{kind("Both"), kind("Early"), {Name: "earlys/scale", Kind: "Scale"}}},
 		"/apis/example.com/v2": metav1.APIResourceList{APIResources: []metav1.APIResource{kind("Both")}},
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		asked = append(asked, r.URL.Path)
+		if down && r.URL.Path == "/apis/example.com/v2" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
 		w.Header().Set("Content-Type", "application/json")
 		assert.NoError(t, json.NewEncoder(w).Encode(answers[r.URL.Path]))
 	}))
@@ -87,13 +92,21 @@ func TestKindWithoutAVersionIsThePreferredOne(t *testing.T) {
 	require.NoError(t, err)
 	find := func(kind, version string) string {
 		mapping, err := m.find(t.Context(), schema.GroupKind{Group: "example.com", Kind: kind}, version)
-		require.NoError(t, err)
+		if err != nil {
+			return err.Error()
+		}
+		require.False(t, mapping.status)
 		return mapping.resource.Version
 	}
+	const unavailable = "ask the cluster for the kinds in example.com/v2: the server is currently unable to handle the request"
+	require.Equal(t, unavailable, find("Both", ""))
 	require.Equal(t, "v1", find("Both", "v1"))
+	require.Equal(t, unavailable, find("Both", ""))
+	require.Equal(t, "the cluster has no kind Scale.example.com in version v1", find("Scale", "v1"))
+	down, asked = false, nil
 	require.Equal(t, "v2", find("Both", ""))
 	require.Equal(t, "v1", find("Early", ""))
-	require.Equal(t, []string{"/apis/example.com/v1", "/apis/example.com", "/apis/example.com/v2"}, asked)
+	require.Equal(t, []string{"/apis/example.com", "/apis/example.com/v2"}, asked)
 }
 
 // What a manifest gives as its version is no path to something else.
