@@ -55,6 +55,7 @@ var arrows = []struct {
 	{from: []string{"internal", "cmd", "client", "examples", "bench"}, except: []string{"internal/pgtest", "internal/devdb"}, not: []string{module + "internal/pgserver"}, why: "devdb and pgtest start servers"},
 	{from: []string{"internal/pgserver"}, not: []string{module + "internal"}, why: "it knows PostgreSQL, and nothing of the product"},
 	{from: []string{"internal", "cmd", "client", "examples", "bench"}, not: []string{"github.com/testcontainers", "github.com/moby"}, why: "only the module internal/pgtest/testcontainer imports them: they take half a minute of processor time to compile"},
+	{from: []string{"internal", "cmd", "examples", "bench"}, not: []string{"k8s.io/client-go/kubernetes", "k8s.io/client-go/applyconfigurations", "k8s.io/client-go/discovery", "k8s.io/client-go/restmapper"}, why: "they bring the types of all kinds: 15 MB of the binary, 12 MB of resident memory, and a minute of processor time to compile"},
 	{from: []string{"internal", "cmd", "examples", "bench"}, not: []string{module + "internal/driver/fixtures", module + "internal/server/servertest", module + "internal/driver/kubernetes/fakeapi", module + "internal/driver/kubernetes/kubetest"}, why: "it is for tests"},
 }
 

@@ -27,7 +27,7 @@ const (
 )
 
 // mapper finds the API of a kind. It asks the cluster for the kinds in one version of a group when the first of them is needed, and
-// remembers them until one is missing. The discovery client of client-go asks for those of all groups, and compiles in all of their types.
+// remembers them until one is missing. The discovery client of client-go asks for the kinds of all groups, and makes the binary 15 MB larger.
 type mapper struct {
 	client  rest.Interface
 	timeout time.Duration
