@@ -19,12 +19,14 @@ SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid,
 -- What is due, oldest first, and the object that is due next, which alone has seconds until then; the others have seconds since.
 -- All are of one moment: nothing becomes due between two looks and waits for the one after. What has been due for longer than so
 -- many seconds is not looked at: there lie the entries of all attempts since somebody's transaction began, to be walked one by one.
-(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds FROM reconciler.ledger
+-- uncounted: if it is a delete, the guard has not counted it.
+(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds, (state = 'pending' AND present AND NOT approved)::boolean AS uncounted
+FROM reconciler.ledger
 WHERE target_id = sqlc.arg(target_id)::int AND next_attempt_at <= statement_timestamp()
     AND next_attempt_at >= coalesce(statement_timestamp() - make_interval(secs => sqlc.narg(back)::float8), '-infinity')
 ORDER BY next_attempt_at LIMIT sqlc.arg(max_rows)::int)
 UNION ALL
-(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 FROM reconciler.ledger
+(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8, false FROM reconciler.ledger
 WHERE target_id = sqlc.arg(target_id)::int AND next_attempt_at > statement_timestamp()
 ORDER BY next_attempt_at LIMIT 1);
 
@@ -138,6 +140,8 @@ SELECT reconciler.record_in_hand(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid
     sqlc.arg(resource_ids)::int[], sqlc.arg(keys)::text[], sqlc.arg(called)::boolean[], sqlc.arg(patience)::interval);
 
 -- name: ParkedCount :one
-SELECT count(*) FROM reconciler.ledger
-WHERE target_id = sqlc.arg(target_id)::int AND state = 'held' AND held_by = sqlc.arg(parked_by)::text
-  AND resource_id <> ALL ((SELECT reconciler.owed_resources(sqlc.arg(target_id)::int, sqlc.arg(parked_by)::text))::int[]);
+-- The deletes that a count has parked, and those that another has, or the guard holds for want of approval.
+SELECT count(*) FILTER (WHERE held_by = sqlc.arg(parked_by)::text
+    AND resource_id <> ALL ((SELECT reconciler.owed_resources(sqlc.arg(target_id)::int, sqlc.arg(parked_by)::text))::int[])) AS parked,
+  count(*) FILTER (WHERE held_by <> sqlc.arg(parked_by)::text AND held_by IN ('guard', 'batch', 'sync') AND NOT protected) AS elsewhere
+FROM reconciler.ledger WHERE target_id = sqlc.arg(target_id)::int AND state = 'held';

@@ -140,7 +140,7 @@ func TestCallsThatHaveNotBegunAreNotMadeAfterAStop(t *testing.T) {
 		o.queue.SetWindow(100)
 		run := &Run{}
 		for i := range 50 {
-			run.add()
+			run.add(false)
 			it := liveItem(fmt.Sprint(i))
 			it.Payload.runs = []*Run{run}
 			add(t, o.queue, it)

@@ -45,7 +45,7 @@ func TestRequestsForAnObjectAreMerged(t *testing.T) {
 	q := queue.New[payload](10)
 	p1, p2 := &span{}, &span{}
 	run := &Run{}
-	run.add()
+	run.add(false)
 	add(t, q,
 		&Item{ObjectID: object("a"), Payload: payload{pages: []*span{p1}}},
 		&Item{ObjectID: object("a"), Payload: payload{pages: []*span{p2}}},

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -64,6 +65,17 @@ func (d *ledgerDB) line(t *testing.T, sql string, args ...any) string {
 		return ""
 	}
 	return *line
+}
+
+// await returns when a query has a result.
+func (d *ledgerDB) await(t *testing.T, want, sql string, args ...any) {
+	t.Helper()
+	require.NoError(t, pgtest.Poll(t.Context(), pgtest.Patience, func() error {
+		if have := d.line(t, sql, args...); have != want {
+			return fmt.Errorf("want %s, have %s", want, have)
+		}
+		return nil
+	}))
 }
 
 const ledgerLine = `SELECT string_agg(concat_ws(' ', key, state, CASE WHEN NOT wanted THEN 'unwanted' END, CASE WHEN NOT present THEN 'absent' END, held_by,

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -32,16 +33,17 @@ import (
 //	dispatcher                  queue -> calls, or results
 //	caller                      calls -> results
 //	settler                     results -> ledger and cursor
-//	parking, circuit, health    deletes that are counted; a target that is down; how it is
+//	circuit, health             a target that is down; how it is
 //	retrier, watcher            the ledger -> queue, what the driver names -> queue
+//	parking                     deletes that are counted
 type Owner struct {
 	*core
+	parking    *parking
 	retrier    *retrier
 	circuit    *circuit
 	settler    *settler
 	caller     *caller
 	dispatcher *dispatcher
-	parking    *parking
 	reader     *reader
 	rollout    *rollout
 	health     *health
@@ -60,12 +62,12 @@ func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) err
 	}
 	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1), rounds: map[int64]*round{}}, watcher: newWatcher(c)}
 	tracker, firsts, later := newTracker(), newFirstCalls(), &later{added: make(chan struct{}, 1)}
-	o.retrier = &retrier{core: c, alarm: alarm{changed: make(chan struct{}, 1)}, poke: make(chan struct{}, 1)}
+	o.parking = &parking{core: c, decided: make(chan struct{}, 1)}
+	o.retrier = &retrier{core: c, parking: o.parking, alarm: alarm{changed: make(chan struct{}, 1)}, poke: make(chan struct{}, 1)}
 	o.circuit = &circuit{core: c, retrier: o.retrier, trip: make(chan struct{}, 1)}
 	o.settler = newSettler(c, o.retrier, tracker, firsts, later)
 	o.caller = newCaller(c, o.circuit, o.settler)
 	o.dispatcher = &dispatcher{core: c, caller: o.caller, settler: o.settler, firsts: firsts}
-	o.parking = &parking{core: c, retrier: o.retrier}
 	o.reader = &reader{core: c, parking: o.parking, tracker: tracker, brought: brought{memory: cfg.Memory}}
 	o.rollout = &rollout{core: c, parking: o.parking, dispatcher: o.dispatcher, settler: o.settler, later: later, turn: make(chan struct{}, 1)}
 	return o
@@ -123,7 +125,7 @@ func (o *Owner) Load(ctx context.Context) error {
 	if err := o.startDriver(ctx); err != nil {
 		return err
 	}
-	_, err = o.parking.decide(ctx, heldByBatch)
+	_, err = o.parking.decide(ctx, heldByBatch, math.MaxInt64)
 	return err
 }
 
@@ -323,7 +325,7 @@ func (o *Owner) Enqueue(ctx context.Context, id ObjectID, force bool, park bool,
 	if park {
 		it.Payload.park = heldBySync
 	}
-	run.add()
+	run.add(park)
 	if err := o.queue.Push(ctx, it); err != nil {
 		run.done(false)
 		return err
@@ -331,10 +333,10 @@ func (o *Owner) Enqueue(ctx context.Context, id ObjectID, force bool, park bool,
 	return nil
 }
 
-// DecideParked ends a sync's count of deletes: those that it parked go ahead, or are held for approval. It returns how
+// DecideParked ends a sync's count of deletes: those that its run parked go ahead, or are held for approval. It returns how
 // many are held.
-func (o *Owner) DecideParked(ctx context.Context) (held int64, err error) {
-	return o.parking.decide(ctx, heldBySync)
+func (o *Owner) DecideParked(ctx context.Context, run *Run) (held int64, err error) {
+	return o.parking.decide(ctx, heldBySync, run.deletes())
 }
 
 // Gates returns what the owner knows of applies.

@@ -19,7 +19,7 @@ const countRows = 1000
 // parking holds deletes back until those of their batch, sync or operation have been counted: all of them pass the guard, or none.
 type parking struct {
 	*core
-	retrier *retrier
+	decided chan struct{}  // receives a value when parked deletes were decided on
 	parked  sync.WaitGroup // batches whose deletes are not decided on
 	holding atomic.Bool    // it was told that the guard holds deletes
 }
@@ -61,7 +61,7 @@ func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, ba
 	for _, it := range doomed {
 		it.Payload.park = holder
 		if several {
-			(*batch).add()
+			(*batch).add(true)
 			it.Payload.runs = append(it.Payload.runs, *batch)
 		}
 	}
@@ -131,18 +131,20 @@ func (p *parking) endBatch(ctx context.Context, parked **Run) {
 		if err := batch.Wait(ctx); err != nil {
 			return
 		}
-		if _, err := p.decide(context.WithoutCancel(ctx), heldByBatch); err != nil {
+		if _, err := p.decide(context.WithoutCancel(ctx), heldByBatch, batch.deletes()); err != nil {
 			p.cfg.Logger.Warn("held_deletes_undecided", "target", p.cfg.Name, "error", err)
 		}
 	})
 }
 
-func (p *parking) decide(ctx context.Context, by string) (held int64, err error) {
-	n, err := p.queries.ParkedCount(ctx, store.ParkedCountParams{TargetID: p.cfg.Grant.ID, ParkedBy: by})
+// decide ends a count that has found so many deletes. Those that another count has parked or held first are counted with it: else what
+// is left of too many could pass.
+func (p *parking) decide(ctx context.Context, by string, found int64) (held int64, err error) {
+	count, err := p.queries.ParkedCount(ctx, store.ParkedCountParams{TargetID: p.cfg.Grant.ID, ParkedBy: by})
 	if err != nil {
 		return 0, fmt.Errorf("count the deletes of target %s: %w", p.cfg.Name, err)
 	}
-	if n == 0 {
+	if count.Parked == 0 {
 		return 0, nil
 	}
 	crash.Point(crash.DeletesParked)
@@ -151,14 +153,14 @@ func (p *parking) decide(ctx context.Context, by string) (held int64, err error)
 	}
 	if !p.orders.draining.Load() {
 		params.Counted = true
-		params.Allow, params.Objects = p.guard.Decide(n)
+		params.Allow, params.Objects = p.guard.Decide(count.Parked, min(count.Elsewhere, max(0, found-count.Parked)))
 	}
-	n, err = p.queries.ParkedDecide(ctx, params)
+	n, err := p.queries.ParkedDecide(ctx, params)
 	if err != nil {
 		return 0, fmt.Errorf("decide on the deletes of target %s: %w", p.cfg.Name, err)
 	}
 	crash.Point(crash.DeletesDecided)
-	signal(p.retrier.poke)
+	signal(p.decided)
 	if params.Allow {
 		return 0, nil
 	}

@@ -26,8 +26,10 @@ const (
 // retrier puts objects into the queue whose next attempt has come.
 type retrier struct {
 	*core
-	alarm alarm
-	poke  chan struct{} // look for due objects now
+	parking *parking
+	alarm   alarm
+	poke    chan struct{} // look for due objects now
+	batch   *Run          // deletes of the pages being read are parked; nil when they are not
 }
 
 // horizon is the time before which nothing is due, as far as is known. Behind it lie the entries of all attempts since somebody's
@@ -94,6 +96,7 @@ func (d *retrier) retryDue(ctx context.Context) error {
 			timer.Reset(d.alarm.remaining())
 			continue
 		case <-d.poke:
+		case <-d.parking.decided:
 		case <-timer.C:
 		}
 		// Cleared before the ledger is read: what is recorded meanwhile sets it again.
@@ -122,22 +125,47 @@ func (d *retrier) enqueueDue(ctx context.Context, seen *horizon) (time.Duration,
 	if err != nil {
 		return 0, fmt.Errorf("read due objects of target %s: %w", d.cfg.Name, err)
 	}
-	wait, due, oldest := dueEvery, 0, 0.
+	wait, oldest := dueEvery, 0.
+	var due, uncounted []*Item
 	for _, row := range rows {
 		if row.Seconds > 0 {
 			wait = min(dueEvery, time.Duration(row.Seconds*float64(time.Second)))
 			continue
 		}
-		due++
 		oldest = max(oldest, -row.Seconds)
 		it := &Item{ObjectID: ObjectID{ResourceID: row.ResourceID, Key: row.Key}, Lane: LaneSync, Due: true, Force: !d.orders.clean.Load()}
-		if err := d.queue.Push(ctx, it); err != nil {
-			return 0, err
+		if due = append(due, it); row.Uncounted {
+			uncounted = append(uncounted, it)
 		}
 	}
+	full := len(due) == dueRows
+	if err := d.countAndPush(ctx, due, uncounted, full); err != nil {
+		return 0, err
+	}
 	seen.saw(now, oldest)
-	if due == dueRows {
+	if full {
 		return dueAgain, nil
 	}
 	return wait, nil
+}
+
+// countAndPush puts a page of what is due into the queue. Deletes that nothing has counted are counted first: those that a pause has
+// held, or rows that could not be read. A count goes on while pages are full and have such.
+func (d *retrier) countAndPush(ctx context.Context, due, uncounted []*Item, full bool) error {
+	if err := d.parking.countDeletes(ctx, uncounted, full, &d.batch); err != nil {
+		return err
+	}
+	parked := false
+	for _, it := range due {
+		if it.Payload.park != "" {
+			parked, it.Due = true, false // it is waited for
+		}
+		if err := d.queue.Push(ctx, it); err != nil {
+			return err
+		}
+	}
+	if !full || !parked {
+		d.parking.endBatch(ctx, &d.batch)
+	}
+	return nil
 }

@@ -11,14 +11,25 @@ import (
 type Run struct {
 	mu      sync.Mutex // guards what follows
 	pending int
+	parked  int64 // that came with their deletes parked
 	cut     bool
 	idle    chan struct{} // closed when pending falls to zero; nil when nobody waits
 }
 
-func (r *Run) add() {
+func (r *Run) add(parked bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.pending++
+	if parked {
+		r.parked++
+	}
+}
+
+// deletes returns how many objects have come with their deletes parked.
+func (r *Run) deletes() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.parked
 }
 
 // done counts an object as settled, or as one that never will be.

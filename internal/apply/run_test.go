@@ -14,8 +14,8 @@ func TestRunWaitsForEveryObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		run := &Run{}
 		require.NoError(t, run.Wait(t.Context()), "nothing was asked for")
-		run.add()
-		run.add()
+		run.add(false)
+		run.add(false)
 		waited := make(chan error, 1)
 		go func() { waited <- run.Wait(t.Context()) }()
 		run.done(true)
@@ -24,7 +24,7 @@ func TestRunWaitsForEveryObject(t *testing.T) {
 		run.done(true)
 		require.NoError(t, <-waited)
 
-		run.add()
+		run.add(false)
 		run.done(false)
 		require.ErrorIs(t, run.Wait(t.Context()), ErrRunCut)
 	})
@@ -36,6 +36,6 @@ func TestRunWaitEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
 	run := &Run{}
-	run.add()
+	run.add(false)
 	require.ErrorIs(t, run.Wait(ctx), why)
 }

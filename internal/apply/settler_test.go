@@ -213,7 +213,7 @@ func TestObjectsInHandAreCounted(t *testing.T) {
 		a, b := o.fly(t, "a", page), o.fly(t, "b", page)
 		o.startSettler(t)
 		elapse(patience + time.Second)
-		_, objects := o.guard.Decide(0)
+		_, objects := o.guard.Decide(0, 0)
 		require.Zero(t, objects)
 
 		o.settleDone(t, a)
@@ -221,7 +221,7 @@ func TestObjectsInHandAreCounted(t *testing.T) {
 		c := o.fly(t, "c")
 		o.settleDone(t, c)
 		elapse(settleEvery)
-		_, objects = o.guard.Decide(0)
+		_, objects = o.guard.Decide(0, 0)
 		require.EqualValues(t, 2, objects, "a and c")
 	})
 }

@@ -92,12 +92,13 @@ func (g *Guard) Remember(ago time.Duration, deletes, objects int64) {
 	g.recent = append(g.recent, passes{first: at, last: at, deletes: deletes, objects: objects})
 }
 
-// Decide says whether n parked deletes may pass, all or none, and counts them; objects are how many the target had before.
-func (g *Guard) Decide(n int64) (pass bool, objects int64) {
+// Decide says whether n parked deletes may pass, all or none, and counts them; held are others of the same count that do not pass now.
+// objects are how many the target had before.
+func (g *Guard) Decide(n, held int64) (pass bool, objects int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	objects = g.objects
-	if n > g.remainingLocked() {
+	if n+held > g.remainingLocked() {
 		return false, objects
 	}
 	g.passLocked(n)

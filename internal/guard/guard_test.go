@@ -17,7 +17,7 @@ func testGuard(limits Limits, objects int64) (g *Guard, clock *time.Time) {
 }
 
 func (g *Guard) decides(n int64) bool {
-	pass, _ := g.Decide(n)
+	pass, _ := g.Decide(n, 0)
 	return pass
 }
 

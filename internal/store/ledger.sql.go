@@ -77,12 +77,13 @@ func (q *Queries) Home(ctx context.Context) (HomeRow, error) {
 }
 
 const ledgerDue = `-- name: LedgerDue :many
-(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds FROM reconciler.ledger
+(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds, (state = 'pending' AND present AND NOT approved)::boolean AS uncounted
+FROM reconciler.ledger
 WHERE target_id = $1::int AND next_attempt_at <= statement_timestamp()
     AND next_attempt_at >= coalesce(statement_timestamp() - make_interval(secs => $2::float8), '-infinity')
 ORDER BY next_attempt_at LIMIT $3::int)
 UNION ALL
-(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 FROM reconciler.ledger
+(SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8, false FROM reconciler.ledger
 WHERE target_id = $1::int AND next_attempt_at > statement_timestamp()
 ORDER BY next_attempt_at LIMIT 1)
 `
@@ -97,11 +98,13 @@ type LedgerDueRow struct {
 	ResourceID int32
 	Key        string
 	Seconds    float64
+	Uncounted  bool
 }
 
 // What is due, oldest first, and the object that is due next, which alone has seconds until then; the others have seconds since.
 // All are of one moment: nothing becomes due between two looks and waits for the one after. What has been due for longer than so
 // many seconds is not looked at: there lie the entries of all attempts since somebody's transaction began, to be walked one by one.
+// uncounted: if it is a delete, the guard has not counted it.
 func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerDueRow, error) {
 	rows, err := q.db.Query(ctx, ledgerDue, arg.TargetID, arg.Back, arg.MaxRows)
 	if err != nil {
@@ -111,7 +114,12 @@ func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerD
 	var items []LedgerDueRow
 	for rows.Next() {
 		var i LedgerDueRow
-		if err := rows.Scan(&i.ResourceID, &i.Key, &i.Seconds); err != nil {
+		if err := rows.Scan(
+			&i.ResourceID,
+			&i.Key,
+			&i.Seconds,
+			&i.Uncounted,
+		); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -275,21 +283,28 @@ func (q *Queries) ObjectHealthRecord(ctx context.Context, arg ObjectHealthRecord
 }
 
 const parkedCount = `-- name: ParkedCount :one
-SELECT count(*) FROM reconciler.ledger
-WHERE target_id = $1::int AND state = 'held' AND held_by = $2::text
-  AND resource_id <> ALL ((SELECT reconciler.owed_resources($1::int, $2::text))::int[])
+SELECT count(*) FILTER (WHERE held_by = $1::text
+    AND resource_id <> ALL ((SELECT reconciler.owed_resources($2::int, $1::text))::int[])) AS parked,
+  count(*) FILTER (WHERE held_by <> $1::text AND held_by IN ('guard', 'batch', 'sync') AND NOT protected) AS elsewhere
+FROM reconciler.ledger WHERE target_id = $2::int AND state = 'held'
 `
 
 type ParkedCountParams struct {
-	TargetID int32
 	ParkedBy string
+	TargetID int32
 }
 
-func (q *Queries) ParkedCount(ctx context.Context, arg ParkedCountParams) (int64, error) {
-	row := q.db.QueryRow(ctx, parkedCount, arg.TargetID, arg.ParkedBy)
-	var count int64
-	err := row.Scan(&count)
-	return count, err
+type ParkedCountRow struct {
+	Parked    int64
+	Elsewhere int64
+}
+
+// The deletes that a count has parked, and those that another has, or the guard holds for want of approval.
+func (q *Queries) ParkedCount(ctx context.Context, arg ParkedCountParams) (ParkedCountRow, error) {
+	row := q.db.QueryRow(ctx, parkedCount, arg.ParkedBy, arg.TargetID)
+	var i ParkedCountRow
+	err := row.Scan(&i.Parked, &i.Elsewhere)
+	return i, err
 }
 
 const parkedDecide = `-- name: ParkedDecide :one

@@ -166,7 +166,7 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (progress Prog
 			return progress, nil, 0, err
 		}
 	}
-	held, err = r.cfg.Owner.DecideParked(ctx)
+	held, err = r.cfg.Owner.DecideParked(ctx, work)
 	return progress, unread, held, err
 }
 

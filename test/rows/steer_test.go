@@ -53,6 +53,28 @@ func TestPausedTargetIsNotCalled(t *testing.T) {
 	require.Len(t, eu.Have(), 29)
 }
 
+// C36, I6: what a pause has held back is counted when the pause ends, before the first delete of it.
+func TestDeletesOfAPauseAreCountedAtItsEnd(t *testing.T) {
+	t.Parallel()
+	w, want := servertest.Fleet(t, 100)
+	eu := servertest.NewPlace()
+	w.Start(servertest.Named("eu", eu))
+	eu.Eventually(t, want)
+	w.DB.Exec(t, `SELECT reconciler.pause('eu')`)
+	probe := 0
+	w.Eventually("the pause is obeyed", func() bool {
+		probe++
+		w.DB.Exec(t, `UPDATE apps SET image = $1 WHERE id = 100`, fmt.Sprintf("probe %d", probe))
+		w.Seen("eu")
+		return w.Text(`SELECT held_by FROM reconciler.objects WHERE key = '100'`) == "pause"
+	})
+	w.DB.Exec(t, `DELETE FROM apps WHERE id <= 21`)
+	w.Settled("21", `SELECT count(*)::text FROM reconciler.objects WHERE held_by = 'pause' AND NOT wanted`)
+	w.DB.Exec(t, `SELECT reconciler.resume('eu')`)
+	w.Settled("79 applied, 21 held by guard, unwanted", states)
+	require.Zero(t, eu.Deletes())
+}
+
 // C36: however pauses, resumes and changes interleave, nothing stays held.
 func TestResumeLeavesNothingHeld(t *testing.T) {
 	t.Parallel()
