@@ -108,7 +108,15 @@ func NewPool(ctx context.Context, url string, opts Options) (*pgxpool.Pool, erro
 	cfg.MaxConnLifetime, cfg.MaxConnLifetimeJitter = connLife, connLifeJitter
 	cfg.PingTimeout = pingTimeout
 	cfg.ConnConfig.Tracer = readOnlyTracer{opts.Fleet}
-	cfg.AfterRelease = func(conn *pgx.Conn) bool { return writable(conn) && renewPlans(conn, planLife, planUses) }
+	cfg.AfterRelease = func(conn *pgx.Conn) bool {
+		if !writable(conn) || !renewPlans(conn, planLife, planUses) {
+			return false
+		}
+		if s := socketOf(conn.PgConn()); s != nil {
+			s.resting.Store(true)
+		}
+		return true
+	}
 	// When one connection broke the others may be broken as well: those that were idle at that time are asked first.
 	var broke atomic.Pointer[time.Time]
 	cfg.BeforeClose = func(conn *pgx.Conn) {

@@ -90,6 +90,41 @@ func TestF77_SilentConnectionsAreEnded(t *testing.T) {
 	require.NoError(t, healthy.Ping(t.Context()))
 }
 
+// A connection that rests in its pool is kept, though pgx may read from it: after a write that took long, pgx reads in the background.
+// From the next statement on an answer is due.
+func TestRestingConnectionIsNotSilent(t *testing.T) {
+	t.Parallel()
+	line := pgtest.NewLine(t, pgtest.Empty(t).URL)
+	f := NewFleet(nil)
+	pool := fleetPool(t, f, line.URL)
+	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 1 }, patience, time.Millisecond)
+	f.mu.Lock()
+	s := slices.Collect(maps.Keys(f.sockets))[0]
+	f.mu.Unlock()
+	kept := func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.sockets[s]
+	}
+	line.Swallow()
+	read := make(chan error, 1)
+	go func() {
+		_, err := s.Read(make([]byte, 1))
+		read <- err
+	}()
+	require.Eventually(t, func() bool { return s.reading.Load() != 0 }, patience, time.Millisecond)
+	f.look(f.elapsed() + maxSilence)
+	require.True(t, kept())
+
+	begun := f.elapsed()
+	_, err := s.Write([]byte{'S', 0, 0, 0, 4})
+	require.NoError(t, err)
+	f.look(begun + maxSilence - 1)
+	require.True(t, kept())
+	f.look(f.elapsed() + maxSilence)
+	require.ErrorIs(t, <-read, errSilent)
+}
+
 // F113: while a server that stands still answers on no connection, those on which an answer is due are kept: ending them would end
 // the owners of targets, whose leases may survive it.
 func TestF113_StalledServerKeepsItsConnections(t *testing.T) {

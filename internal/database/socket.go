@@ -51,6 +51,7 @@ type socket struct {
 	fleet            *Fleet
 	addr             string
 	reading, writing atomic.Int64 // since when, as Fleet.elapsed; 0: nobody does
+	resting          atomic.Bool  // nothing was written since it was given back to its pool, so no answer is due
 	suspect          atomic.Int64 // since when it may be half open; 0: it is not suspected, or has been heard since
 	timeline         atomic.Int64 // of the server, once it is known
 	why              atomic.Pointer[error]
@@ -67,9 +68,15 @@ func (s *socket) Read(b []byte) (int, error) {
 	return n, s.explain(err)
 }
 
-// Write waits for the other end to take what is said.
+// Write waits for the other end to take what is said. Where pgx has begun to read before, the answer is due from now on: after a
+// write that took long, pgx reads on in the background when the answer is complete.
 func (s *socket) Write(b []byte) (int, error) {
-	s.writing.Store(int64(s.fleet.elapsed()))
+	now := int64(s.fleet.elapsed())
+	if since := s.reading.Load(); since != 0 {
+		s.reading.CompareAndSwap(since, now)
+	}
+	s.resting.Store(false)
+	s.writing.Store(now)
 	n, err := s.Conn.Write(b)
 	s.writing.Store(0)
 	return n, s.explain(err)
@@ -88,6 +95,9 @@ func (s *socket) explain(err error) error {
 // since is when the oldest call began that waits for the other end; 0: none does.
 func (s *socket) since() time.Duration {
 	reading, writing := s.reading.Load(), s.writing.Load()
+	if s.resting.Load() {
+		return 0
+	}
 	if reading == 0 || writing != 0 && writing < reading {
 		return time.Duration(writing)
 	}
