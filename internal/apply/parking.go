@@ -26,7 +26,8 @@ type parking struct {
 
 // countDeletes looks ahead at a page that has more objects than deletes may pass: if it would delete too much, none
 // of it is deleted. In a batch of several pages the deletes are parked until the last page has been counted; more: this
-// is not the last, and batch are those that are parked, nil before the first.
+// is not the last, and batch are those that are parked, nil before the first. What cannot be read now is parked as well: it is
+// counted when it has been read.
 func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, batch **Run) error {
 	several := more || *batch != nil
 	// Asked before the objects are: what passes the guard during the count is counted.
@@ -40,11 +41,12 @@ func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, ba
 	}
 	var doomed []*Item
 	for id, group := range byResource {
-		found, err := p.doomed(ctx, id, group)
+		found, unread, err := p.doomed(ctx, id, group)
 		if err != nil {
 			return err
 		}
-		doomed = append(doomed, found...)
+		doomed = append(append(doomed, found...), unread...)
+		several = several || len(unread) > 0
 	}
 	if len(doomed) == 0 {
 		return nil
@@ -71,21 +73,21 @@ func (p *parking) countDeletes(ctx context.Context, items []*Item, more bool, ba
 	return nil
 }
 
-// doomed returns the objects that a look at them now would delete, without those that are protected. Of a resource that cannot
-// be read it returns none: rows that cannot be read are no reason to delete, and the dispatcher deals with the resource.
-func (p *parking) doomed(ctx context.Context, resourceID int32, items []*Item) ([]*Item, error) {
+// doomed returns the objects that a look at them now would delete, without those that are protected, and those that PostgreSQL does not
+// let be read: a lock on their rows may be gone when the dispatcher reads them.
+func (p *parking) doomed(ctx context.Context, resourceID int32, items []*Item) (doomed, unread []*Item, err error) {
 	resource, err := p.resource(ctx, resourceID)
 	if err != nil || resource == nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var doomed []*Item
 	for chunk := range slices.Chunk(items, countRows) {
 		rows, err := p.unwanted(ctx, resource, chunk)
 		if ctx.Err() != nil || database.IsUnavailable(err) {
-			return nil, err
+			return nil, nil, err
 		}
 		if err != nil {
-			return nil, nil
+			unread = append(unread, chunk...)
+			continue
 		}
 		for _, it := range chunk {
 			row, ok := rows[it.Key]
@@ -94,7 +96,7 @@ func (p *parking) doomed(ctx context.Context, resourceID int32, items []*Item) (
 			}
 		}
 	}
-	return doomed, nil
+	return doomed, unread, nil
 }
 
 // unwanted reads those objects that no running row asks for, by key. Most are asked for: to see that costs half of what it

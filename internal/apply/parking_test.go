@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/desired"
@@ -16,16 +17,18 @@ import (
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
-// beforeQuery does something before the first query.
+// beforeQuery does something before the first query, which fails if that returns an error.
 type beforeQuery struct {
 	store.DBTX
-	do func()
+	do func() error
 }
 
 func (b *beforeQuery) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if do := b.do; do != nil {
 		b.do = nil
-		do()
+		if err := do(); err != nil {
+			return nil, err
+		}
 	}
 	return b.DBTX.Query(ctx, sql, args...) //nolint:wrapcheck // of a test
 }
@@ -41,11 +44,11 @@ func TestDeleteThatPassesDuringACountCountsOnce(t *testing.T) {
 	object := func(key string) *Item { return &Item{ObjectID: ObjectID{ResourceID: d.resource, Key: key}} }
 
 	require.NoError(t, o.queue.Push(t.Context(), object("1")))
-	o.rows = &beforeQuery{DBTX: o.rows, do: func() {
+	o.rows = &beforeQuery{DBTX: o.rows, do: func() error {
 		taken, err := o.queue.Take(t.Context(), 10)
 		require.NoError(t, err)
 		go func() { <-o.caller.calls[LaneLive] }()
-		require.NoError(t, o.dispatcher.dispatchItems(t.Context(), taken))
+		return o.dispatcher.dispatchItems(t.Context(), taken)
 	}}
 	page := []*Item{object("1"), object("2"), object("3"), object("wanted")}
 	parked := func(items []*Item) (keys []string) {
@@ -107,13 +110,8 @@ func TestDeletesThatTwoCountsShareAreDecidedOnTogether(t *testing.T) {
 				return driver.Done()
 			}))
 			o.guard = guard.New(guard.Limits{MaxDeletes: 3, MaxFraction: 1, Window: time.Hour}, 10)
-			ids := make([]ObjectID, len(keys))
-			for i, key := range keys {
-				ids[i] = ObjectID{ResourceID: d.resource, Key: key}
-			}
-			sync := c.first(t, o, ids[:8])
-			batch := &Run{}
-			o.count(t, ids, batch)
+			sync := c.first(t, o, ids(d, keys[:8]))
+			batch := o.count(t, ids(d, keys), &Run{})
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- o.Run(ctx) }()
@@ -134,7 +132,7 @@ func TestDeletesThatTwoCountsShareAreDecidedOnTogether(t *testing.T) {
 }
 
 // count counts objects and puts them into the queue: as a page that is alone, or as one of a batch.
-func (o *Owner) count(t *testing.T, ids []ObjectID, batch *Run) {
+func (o *Owner) count(t *testing.T, ids []ObjectID, batch *Run) *Run {
 	t.Helper()
 	items := make([]*Item, len(ids))
 	for i, id := range ids {
@@ -143,6 +141,47 @@ func (o *Owner) count(t *testing.T, ids []ObjectID, batch *Run) {
 	require.NoError(t, o.parking.countDeletes(t.Context(), items, false, &batch))
 	for _, it := range items {
 		require.NoError(t, o.queue.Push(t.Context(), it))
+	}
+	return batch
+}
+
+func ids(d *ledgerDB, keys []string) (ids []ObjectID) {
+	for _, key := range keys {
+		ids = append(ids, ObjectID{ResourceID: d.resource, Key: key})
+	}
+	return ids
+}
+
+// I6: rows that are locked while their deletes are counted, and not any more when they are read.
+func TestDeletesThatCannotBeCountedAheadAreCounted(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		wanted   string
+		left     string // in the ledger
+		lastLine string
+	}{
+		"TooMany": {`{}`, "5", "5 guard"},
+		"Few":     {`{1,2,3}`, "3", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newLedgerDB(t)
+			keys := []string{"1", "2", "3", "4", "5"}
+			d.Exec(t, `INSERT INTO apps SELECT unnest($1::text[])`, c.wanted)
+			d.settle(t, appliedRecord, keys...)
+			o := d.owner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Done() }))
+			o.guard = guard.New(guard.Limits{MaxDeletes: 3, MaxFraction: 1, Window: time.Hour}, 5)
+			o.rows = &beforeQuery{DBTX: o.rows, do: func() error { return &pgconn.PgError{Code: lockNotAvailable} }}
+			batch := o.count(t, ids(d, keys), nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- o.Run(ctx) }()
+			o.parking.endBatch(ctx, &batch)
+			d.await(t, c.lastLine, heldLine)
+			d.await(t, c.left, `SELECT count(*)::text FROM reconciler.ledger`)
+			cancel()
+			require.ErrorIs(t, <-ended, context.Canceled)
+		})
 	}
 }
 
