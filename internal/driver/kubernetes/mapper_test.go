@@ -107,6 +107,14 @@ func TestKindWithoutAVersionIsThePreferredOne(t *testing.T) {
 	require.Equal(t, "v2", find("Both", ""))
 	require.Equal(t, "v1", find("Early", ""))
 	require.Equal(t, []string{"/apis/example.com", "/apis/example.com/v2"}, asked)
+
+	group := answers["/apis/example.com"].(metav1.APIGroup)
+	group.PreferredVersion.Version = "v1"
+	answers["/apis/example.com"] = group
+	require.Equal(t, "v2", find("Both", ""))
+	m.expire()
+	require.Equal(t, "v2", find("Both", "v2"))
+	require.Equal(t, "v1", find("Both", ""))
 }
 
 // What a manifest gives as its version is no path to something else.
