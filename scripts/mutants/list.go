@@ -22,6 +22,8 @@ const (
 	flightFile  = "internal/queue/flight.go"
 	windowFile  = "internal/queue/window.go"
 	readerFile  = "internal/apply/reader.go"
+	parkingFile = "internal/apply/parking.go"
+	retrierFile = "internal/apply/retrier.go"
 	settlerFile = "internal/apply/settler.go"
 	trackerFile = "internal/apply/tracker.go"
 	guardFile   = "internal/guard/guard.go"
@@ -148,8 +150,18 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "guard-lets-lots-pass", Guards: "I6", Removed: "the guard decides on parked deletes",
-		Edits:   []Edit{{guardFile, "if n > g.remainingLocked() {", "if false {"}},
+		Edits:   []Edit{{guardFile, "if n+held > g.remainingLocked() {", "if false {"}},
 		Package: guardTests, Run: "^TestGuardDecidesOnManyAtOnce$",
+	},
+	{
+		Name: "counts-know-nothing-of-each-other", Guards: "I6", Removed: "deletes of a count are decided on with those that another holds",
+		Edits:   []Edit{{parkingFile, "min(count.Elsewhere, max(0, found-count.Parked))", "0"}},
+		Package: applyTests, Run: "^TestDeletesThatTwoCountsShareAreDecidedOnTogether$",
+	},
+	{
+		Name: "due-deletes-are-not-counted", Guards: "I6", Removed: "deletes that a pause has held are counted when it ends",
+		Edits:   []Edit{{retrierFile, "d.parking.countDeletes(ctx, uncounted, full, &d.batch)", "d.parking.countDeletes(ctx, nil, full, &d.batch)"}},
+		Package: applyTests, Run: "^TestDueDeletesAreCountedBeforeTheFirst$",
 	},
 	{
 		Name: "sync-parks-nothing", Guards: "I6", Removed: "a sync parks its deletes until all are counted",
