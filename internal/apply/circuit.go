@@ -12,9 +12,8 @@ import (
 // circuit stops the calls for a target that is taken to be down, and finds out when it is back.
 type circuit struct {
 	*core
-	retrier *retrier
-	mu      sync.Mutex    // taken to open or close it: breaker and queue agree about it
-	trip    chan struct{} // it has opened
+	mu   sync.Mutex    // taken to open or close it: breaker and queue agree about it
+	trip chan struct{} // it has opened
 }
 
 // probe tries a target that is taken to be down, with growing pauses: by the driver's own check where it has one, else
@@ -36,7 +35,7 @@ func (c *circuit) probe(ctx context.Context) error {
 			switch {
 			case !can:
 				c.queue.AllowProbe()
-				signal(c.retrier.poke) // there may be nothing in the queue to probe with
+				signal(c.wantDue) // there may be nothing in the queue to probe with
 			case c.check(ctx, checker) != nil:
 				c.breaker.FailedProbe()
 			default:
@@ -82,7 +81,7 @@ func (c *circuit) well(ctx context.Context, count func() (closed bool)) {
 	c.cfg.Metrics.CircuitOpen.WithLabelValues(c.cfg.Name).Set(0)
 	c.cfg.Logger.Info("target_back", "target", c.cfg.Name)
 	c.record(ctx, "")
-	signal(c.retrier.poke)
+	signal(c.wantDue)
 }
 
 func (c *circuit) record(ctx context.Context, text string) {

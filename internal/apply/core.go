@@ -28,6 +28,7 @@ type core struct {
 	orders   orders
 	resync   func(ctx context.Context, resourceID int32) error
 	wantSync chan struct{}                // receives a value when a sync was requested
+	wantDue  chan struct{}                // receives a value when objects may be due
 	rechecks *throttle.Rechecks[ObjectID] // what the driver names as changed
 }
 

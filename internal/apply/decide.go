@@ -187,7 +187,8 @@ func (l look) reapplies() bool { return l.row.Task != nil && l.row.Task.Open && 
 func decideUnwanted(l look) (action, *record) {
 	e := l.row.Ledger
 	switch {
-	case e == nil && !l.item.Force, e != nil && l.deleteWaits(e):
+	// What was due had been in the ledger: it has been deleted since.
+	case e == nil && (!l.item.Force || l.item.Due), e != nil && l.deleteWaits(e):
 		return actNothing, nil
 	case e != nil && !e.Present && !l.item.Force:
 		return actRecord, &record{gone: true}

@@ -102,6 +102,7 @@ var lookChanges = map[string]func(*look){
 	"again": func(l *look) {
 		l.item.Force, l.park, l.guard = true, heldByGuard, func() bool { panic("the guard was asked") }
 	},
+	"again, due":      func(l *look) { l.item.Force, l.item.Due, l.park = true, true, heldByGuard },
 	"recheck":         func(l *look) { l.item.Payload.recheck = true },
 	"recheck, paused": func(l *look) { l.item.Payload.recheck, l.paused = true, true },
 	"recheck, full": func(l *look) {
@@ -194,14 +195,15 @@ func TestDecisionsAboutUnwantedObjects(t *testing.T) {
 	})
 }
 
-// A delete counts once, also when it is made again after a crash, for an event or because it was due: once the ledger does not
-// know the object any more, the guard is not asked. A sync's deletes are counted: it finds what nothing has named.
+// A delete counts once, also when it is made again after a crash: once the ledger does not know the object any more, the guard is
+// not asked. An object that was due had been in the ledger: if it is gone from there, it has been deleted. A sync's deletes are counted:
+// it finds what nothing has named.
 func TestDecisionsAboutDeletesThatAreMadeAgain(t *testing.T) {
 	t.Parallel()
-	requireDecisions(t, desired.Row{Key: "k"}, []string{"again", "orphan"}, map[string][]string{
-		"unknown":         {"delete", "held by sync, unwanted"},
-		"blocked, absent": {"delete", "held by sync, unwanted"},
-		"applied":         {"held by guard, unwanted", "held by sync, unwanted"},
+	requireDecisions(t, desired.Row{Key: "k"}, []string{"again", "again, due", "orphan"}, map[string][]string{
+		"unknown":         {"delete", "-", "held by sync, unwanted"},
+		"blocked, absent": {"delete", "delete", "held by sync, unwanted"},
+		"applied":         {"held by guard, unwanted", "held by guard, unwanted", "held by sync, unwanted"},
 	})
 }
 

@@ -57,14 +57,14 @@ type Owner struct {
 func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) error) *Owner {
 	c := &core{
 		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: queue.New[payload](cfg.Concurrency),
-		breaker: throttle.NewBreaker(max(5, cfg.Concurrency)), resync: resync, wantSync: make(chan struct{}, 1),
+		breaker: throttle.NewBreaker(max(5, cfg.Concurrency)), resync: resync, wantSync: make(chan struct{}, 1), wantDue: make(chan struct{}, 1),
 		rechecks: throttle.NewRechecks[ObjectID](),
 	}
 	o := &Owner{core: c, health: &health{core: c, wanted: make(chan struct{}, 1), rounds: map[int64]*round{}}, watcher: newWatcher(c)}
 	tracker, firsts, later := newTracker(), newFirstCalls(), &later{added: make(chan struct{}, 1)}
-	o.parking = &parking{core: c, decided: make(chan struct{}, 1)}
-	o.retrier = &retrier{core: c, parking: o.parking, alarm: alarm{changed: make(chan struct{}, 1)}, poke: make(chan struct{}, 1)}
-	o.circuit = &circuit{core: c, retrier: o.retrier, trip: make(chan struct{}, 1)}
+	o.parking = &parking{core: c}
+	o.retrier = &retrier{core: c, parking: o.parking, alarm: alarm{changed: make(chan struct{}, 1)}}
+	o.circuit = &circuit{core: c, trip: make(chan struct{}, 1)}
 	o.settler = newSettler(c, o.retrier, tracker, firsts, later)
 	o.caller = newCaller(c, o.circuit, o.settler)
 	o.dispatcher = &dispatcher{core: c, caller: o.caller, settler: o.settler, firsts: firsts}
@@ -257,7 +257,7 @@ func (o *Owner) Refresh(ctx context.Context) error {
 	o.cfg.Metrics.Queued.WithLabelValues(o.cfg.Name, "sync").Set(float64(sync))
 	o.cfg.Metrics.InFlight.WithLabelValues(o.cfg.Name).Set(float64(flying))
 	if row.Due {
-		signal(o.retrier.poke)
+		signal(o.wantDue)
 	}
 	if losses := int64(o.cfg.Catalog.Losses()); o.losses.Swap(losses) != losses {
 		signal(o.settler.recount)

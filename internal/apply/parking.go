@@ -19,7 +19,6 @@ const countRows = 1000
 // parking holds deletes back until those of their batch, sync or operation have been counted: all of them pass the guard, or none.
 type parking struct {
 	*core
-	decided chan struct{}  // receives a value when parked deletes were decided on
 	parked  sync.WaitGroup // batches whose deletes are not decided on
 	holding atomic.Bool    // it was told that the guard holds deletes
 }
@@ -162,7 +161,7 @@ func (p *parking) decide(ctx context.Context, by string, found int64) (held int6
 		return 0, fmt.Errorf("decide on the deletes of target %s: %w", p.cfg.Name, err)
 	}
 	crash.Point(crash.DeletesDecided)
-	signal(p.decided)
+	signal(p.wantDue)
 	if params.Allow {
 		return 0, nil
 	}

@@ -28,8 +28,7 @@ type retrier struct {
 	*core
 	parking *parking
 	alarm   alarm
-	poke    chan struct{} // look for due objects now
-	batch   *Run          // deletes of the pages being read are parked; nil when they are not
+	batch   *Run // deletes of the pages being read are parked; nil when they are not
 }
 
 // horizon is the time before which nothing is due, as far as is known. Behind it lie the entries of all attempts since somebody's
@@ -95,8 +94,7 @@ func (d *retrier) retryDue(ctx context.Context) error {
 		case <-d.alarm.changed:
 			timer.Reset(d.alarm.remaining())
 			continue
-		case <-d.poke:
-		case <-d.parking.decided:
+		case <-d.wantDue:
 		case <-timer.C:
 		}
 		// Cleared before the ledger is read: what is recorded meanwhile sets it again.

@@ -15,7 +15,7 @@ type Item[P any] struct {
 	Revision  int64     // newest revision that concerns it; 0 when the sync or a retry asks
 	Since     time.Time // when this process learned of the change; zero when the sync or a retry asks
 	Force     bool      // call the driver even when the hash is unchanged, or (for a Delete) the ledger knows no object
-	Due       bool      // its next attempt has come; adds nothing to what is in flight: that says when it is due again
+	Due       bool      // its next attempt has come, and nothing else asks; adds nothing to what is in flight: that says when it is due again
 	Payload   P         // what the owner of the queue adds
 	bytes     int       // of its spec, while it is called for
 	operation int64     // in flight as a part of it; 0: of none
@@ -38,7 +38,7 @@ func (it *Item[P]) IsProbe() bool { return it.probe }
 func (q *Queue[P, M]) merge(it, other *Item[P]) {
 	it.Revision = max(it.Revision, other.Revision)
 	it.Force = it.Force || other.Force
-	it.Due = it.Due || other.Due
+	it.Due = it.Due && other.Due
 	// The older of two changes has waited longer; what a sync or a retry asks for has no time.
 	if it.Since.IsZero() || !other.Since.IsZero() && other.Since.Before(it.Since) {
 		it.Since = other.Since

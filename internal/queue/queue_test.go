@@ -153,6 +153,17 @@ func TestWhatIsDueAddsNothingToAFlight(t *testing.T) {
 	require.Empty(t, q.tryTake(10))
 }
 
+// An object that is due, and for which something else asks as well, is not only due.
+func TestWhatIsDueAndChangesHasChanged(t *testing.T) {
+	t.Parallel()
+	due := func(key string) *item { return &item{ObjectID: object(key), Lane: LaneSync, Due: true} }
+	q := New[cargo](10)
+	q.add(t, due("a"), due("a"), due("b"), syncItem("b"), syncItem("c"), due("c"))
+	items := q.tryTake(10)
+	require.Equal(t, []string{"a", "b", "c"}, keysOf(items))
+	require.Equal(t, []bool{true, false, false}, []bool{items[0].Due, items[1].Due, items[2].Due})
+}
+
 func TestLiveChangeTakesItsObjectOutOfTheSyncLane(t *testing.T) {
 	t.Parallel()
 	q := New[cargo](1)
