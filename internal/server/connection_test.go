@@ -30,7 +30,7 @@ func TestF77_HalfOpenConnectionsAreGivenUp(t *testing.T) {
 	p := w.StartWith(func(c *config.Config) {
 		through(line)(c)
 		c.ShutdownTimeout = time.Minute
-	}, servertest.Named("eu", eu, servertest.Quick))
+	}, servertest.Named("eu", eu))
 	want := map[string]string{}
 	for n := range 3 {
 		w.DB.Exec(t, `INSERT INTO apps (id, region, image) VALUES ($1, 'eu', 'v1')`, n)
