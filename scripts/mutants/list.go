@@ -87,7 +87,7 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "unknown-is-absent", Guards: "C74", Removed: "an object that the ledger does not know is deleted when a change is read again after a crash",
-		Edits:   []Edit{{decideFile, "case e == nil && !l.item.Force, ", "case e == nil, "}},
+		Edits:   []Edit{{decideFile, "case e == nil && (!l.item.Force || l.item.Due), ", "case e == nil, "}},
 		Package: applyTests, Run: "^TestDecisionsAboutUnwantedObjects$",
 	},
 
