@@ -56,7 +56,7 @@ func (w benchWorld) requireNothingLeft(t *testing.T) {
 	require.Empty(t, w.scratch(t))
 	require.Eventually(t, func() bool { // a session ends a moment after it was closed
 		return w.value(t, `SELECT count(*)::text FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND application_name LIKE 'reconciler%'`) == "0"
-	}, 90*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	require.Equal(t, "0", w.value(t, `SELECT count(*)::text FROM pg_locks WHERE locktype = 'advisory'`))
 }
 
@@ -140,7 +140,7 @@ func (w benchWorld) isInterrupted(t *testing.T) {
 		"WhileWritersWrite": {[]string{"bench", "--rounds", "1", "--length", "1m"}, func(t *testing.T, _ *output) {
 			require.Eventually(t, func() bool {
 				return w.value(t, `SELECT count(*)::text FROM pg_stat_activity WHERE query LIKE 'UPDATE "public"."untracked"%'`) != "0"
-			}, 90*time.Second, 10*time.Millisecond)
+			}, patience, 10*time.Millisecond)
 		}},
 		"AfterARound": {often, func(t *testing.T, stderr *output) { stderr.await(t, "round 1 of 50 is done") }},
 	} {
@@ -192,7 +192,7 @@ func (w benchWorld) isKilled(t *testing.T) {
 	proc.code(t)
 	require.Eventually(t, func() bool { // the server notices a moment later
 		return w.value(t, `SELECT count(*)::text FROM pg_stat_activity WHERE application_name = 'reconciler bench'`) == "0"
-	}, 90*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	r = w.run(t, quick...)
 	require.Zero(t, r.code, r.stderr)
 	require.Contains(t, r.stderr, "note: dropped the database "+left+", which a killed run left\n")

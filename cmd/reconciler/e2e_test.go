@@ -79,7 +79,7 @@ func (p *program) code(t *testing.T) int {
 	select {
 	case <-p.ended:
 		return p.cmd.ProcessState.ExitCode()
-	case <-time.After(pgtest.Patience):
+	case <-time.After(patience):
 		require.FailNow(t, "the process does not end", "%s%s", p.stdout.String(), p.stderr.String())
 		return 0
 	}
@@ -178,7 +178,7 @@ func binaryEndsAtOnceAtTheSecondSignal(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(called)
 		return err == nil
-	}, 60*time.Second, 10*time.Millisecond, "%s", outputText{&proc.stderr})
+	}, patience, 10*time.Millisecond, "%s", outputText{&proc.stderr})
 	proc.signal(t, syscall.SIGTERM)
 	proc.stderr.await(t, "msg=draining")
 	proc.signal(t, syscall.SIGTERM)

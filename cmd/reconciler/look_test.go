@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // statusColumnsOfView are those that scripts may rely on.
@@ -130,7 +128,7 @@ func TestWaitHealthyAsksWhenEverythingIsApplied(t *testing.T) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			return w.value(t, "SELECT count(*)::text FROM reconciler.health_asks") == "1"
-		}, 90*time.Second, 5*time.Millisecond, "it does not ask")
+		}, patience, 5*time.Millisecond, "it does not ask")
 		w.db.Exec(t, "DELETE FROM reconciler.health_asks; UPDATE reconciler.targets SET health_asked_at = clock_timestamp(), unhealthy = nullif('"+unhealthy+"', '') WHERE name = 'us'")
 	}
 	go wait("--timeout", "1m")
@@ -156,7 +154,7 @@ func (w *world) awaitSleeper(t *testing.T) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		return w.value(t, "SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'") == "1"
-	}, 90*time.Second, 5*time.Millisecond, "nobody waits")
+	}, patience, 5*time.Millisecond, "nobody waits")
 }
 
 func TestCommandsEndWithASignal(t *testing.T) {
@@ -213,7 +211,7 @@ func (s *screen) next(t *testing.T) string {
 	select {
 	case page := <-s.pages:
 		return page
-	case <-time.After(pgtest.Patience):
+	case <-time.After(patience):
 		require.FailNow(t, "nothing is shown")
 		return ""
 	}

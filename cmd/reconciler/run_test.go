@@ -38,7 +38,7 @@ func (o *output) String() string {
 // await waits until something was written.
 func (o *output) await(t *testing.T, text string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return strings.Contains(o.String(), text) }, 60*time.Second, 10*time.Millisecond, "%q is not written:\n%s", text, outputText{o})
+	require.Eventually(t, func() bool { return strings.Contains(o.String(), text) }, patience, 10*time.Millisecond, "%q is not written:\n%s", text, outputText{o})
 }
 
 // outputText reads the output when it is printed, not when it is passed on.
@@ -61,7 +61,7 @@ func TestRunAppliesAndDrains(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(w.dir, "eu", "deployments", "20.json"))
 		return err == nil
-	}, 60*time.Second, 5*time.Millisecond, "%s", outputText{&stderr})
+	}, patience, 5*time.Millisecond, "%s", outputText{&stderr})
 	cancel(&signalError{syscall.SIGTERM})
 	require.Zero(t, <-code, stderr.String())
 	for line := range strings.Lines(stderr.String()) {

@@ -15,7 +15,7 @@ func (w *world) finishSyncs(t *testing.T, n int, state, set string) {
 			WHERE state = 'requested' AND (SELECT count(*) FROM reconciler.sync_runs WHERE state = 'requested') >= $1`, n)
 		require.NoError(t, err)
 		return tag.RowsAffected() > 0
-	}, 90*time.Second, 5*time.Millisecond, "no sync was requested")
+	}, patience, 5*time.Millisecond, "no sync was requested")
 }
 
 func TestSyncWaits(t *testing.T) {

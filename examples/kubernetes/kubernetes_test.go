@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	patience = 2 * time.Minute
+	patience = pgtest.Patience
 	poll     = 20 * time.Millisecond
 )
 

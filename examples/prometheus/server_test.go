@@ -23,10 +23,11 @@ import (
 
 	"github.com/pgreconciler/reconciler/examples/internal/exampletest"
 	"github.com/pgreconciler/reconciler/examples/prometheus"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 const (
-	patience       = 90 * time.Second
+	patience       = pgtest.Patience
 	scrapeInterval = "100ms"
 	apiPoll        = 10 * time.Millisecond
 )

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
@@ -17,9 +16,6 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver/fixtures"
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
-
-// patience is far more than anything takes here.
-const patience = 2 * time.Minute
 
 // fixturesOf returns a new target of each driver.
 func fixturesOf(t *testing.T) map[string]func(*testing.T) drivertest.Fixture {
@@ -71,7 +67,7 @@ func TestAgentRepairsDriftWithEveryDriverThatLists(t *testing.T) {
 			require.Equal(t, driver.Done(), far.Apply(t.Context(), object("orphan", "9", term, 2)))
 			require.Equal(t, driver.Done(), far.Delete(t.Context(), object("api", "", term, 2).Ref))
 			b.agent.targets[0].session.controller.List()
-			require.NoError(t, pgtest.Poll(t.Context(), patience, func() error {
+			require.NoError(t, pgtest.Poll(t.Context(), pgtest.Patience, func() error {
 				for key, want := range map[string]string{"web": "1", "api": "1", "orphan": ""} {
 					if has, _ := f.Read(t, "app", key); strings.TrimSpace(has) != want {
 						return fmt.Errorf("%s is %q, and should be %q", key, has, want)

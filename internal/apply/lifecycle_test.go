@@ -56,7 +56,7 @@ func TestUntrackedObjectsDoNotRaiseTheGuard(t *testing.T) {
 	_, err := o.cfg.Catalog.Reload(ctx, d.Pool)
 	require.NoError(t, err)
 	require.NoError(t, o.Refresh(ctx))
-	require.Eventually(t, func() bool { return o.guard.Remaining() == 9 }, 90*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return o.guard.Remaining() == 9 }, pgtest.Patience, time.Millisecond)
 	d.Exec(t, `UPDATE reconciler.ledger SET state = 'held', held_by = 'guard', wanted = false WHERE resource_id = $1 AND key = '1'`, d.resource)
 	require.Equal(t, "1", d.line(t, `SELECT reconciler.count_guard(1)::text`))
 	require.Equal(t, "20", d.line(t, `SELECT guard_objects::text FROM reconciler.targets`), "what people see")
@@ -140,7 +140,7 @@ func (d *ledgerDB) stopOwner(t *testing.T, random *rand.Rand, stopAfter int32, h
 	} else {
 		o.cfg.Grant.Drain()
 	}
-	patient, giveUp := context.WithTimeout(t.Context(), 90*time.Second)
+	patient, giveUp := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer giveUp()
 	select {
 	case err := <-ended:

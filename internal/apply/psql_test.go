@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -127,7 +126,7 @@ func (d psqlDB) hearsOn(t *testing.T, channel, sql string) []string {
 	_, err := listener.Exec(t.Context(), "LISTEN "+channel)
 	require.NoError(t, err)
 	out := d.lines(t, sql)
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	_, err = listener.WaitForNotification(ctx)
 	require.NoError(t, err, "nothing was sent on %s by: %s", channel, sql)

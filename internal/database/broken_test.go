@@ -32,7 +32,7 @@ func TestBrokenConnectionsFailOnce(t *testing.T) {
 	for range 5 {
 		if _, err = pool.Exec(t.Context(), "SELECT 1"); err != nil {
 			failed++
-			require.Eventually(t, func() bool { return pool.Stat().TotalConns() < 4 }, patience, time.Millisecond, "the broken one goes")
+			require.Eventually(t, func() bool { return pool.Stat().TotalConns() < 4 }, pgtest.Patience, time.Millisecond, "the broken one goes")
 		}
 	}
 	require.LessOrEqual(t, failed, 1)

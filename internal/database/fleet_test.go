@@ -13,9 +13,6 @@ import (
 	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
-// patience is how long tests wait for what must happen.
-const patience = time.Minute
-
 // fleetPool returns a pool of a fleet's.
 func fleetPool(t *testing.T, f *Fleet, url string) *pgxpool.Pool {
 	t.Helper()
@@ -38,7 +35,7 @@ func ask(t *testing.T, pool *pgxpool.Pool, sql string) <-chan error {
 		_, err := conn.Exec(context.WithoutCancel(t.Context()), sql)
 		answer <- err
 	}()
-	require.Eventually(t, func() bool { return s.since() != 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.since() != 0 }, pgtest.Patience, time.Millisecond)
 	return answer
 }
 
@@ -53,7 +50,7 @@ func ended(t *testing.T, f *Fleet, later time.Duration, answer <-chan error) (er
 		default:
 			return false
 		}
-	}, patience, time.Millisecond)
+	}, pgtest.Patience, time.Millisecond)
 	return err
 }
 
@@ -65,14 +62,14 @@ func TestF77_SilentConnectionsAreEnded(t *testing.T) {
 	line := pgtest.NewLine(t, db.URL)
 	f := NewFleet(nil)
 	pool, healthy := fleetPool(t, f, line.URL), fleetPool(t, f, db.URL)
-	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 1 }, pgtest.Patience, time.Millisecond)
 	idle, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	held, err := pool.Acquire(t.Context())
 	require.NoError(t, err)
 	idle.Release()
 	held.Release()
-	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 2 }, pgtest.Patience, time.Millisecond)
 	line.Swallow()
 	hung := ask(t, pool, "SELECT 1")
 
@@ -97,7 +94,7 @@ func TestRestingConnectionIsNotSilent(t *testing.T) {
 	line := pgtest.NewLine(t, pgtest.Empty(t).URL)
 	f := NewFleet(nil)
 	pool := fleetPool(t, f, line.URL)
-	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 1 }, pgtest.Patience, time.Millisecond)
 	f.mu.Lock()
 	s := slices.Collect(maps.Keys(f.sockets))[0]
 	f.mu.Unlock()
@@ -112,7 +109,7 @@ func TestRestingConnectionIsNotSilent(t *testing.T) {
 		_, err := s.Read(make([]byte, 1))
 		read <- err
 	}()
-	require.Eventually(t, func() bool { return s.reading.Load() != 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.reading.Load() != 0 }, pgtest.Patience, time.Millisecond)
 	f.look(f.elapsed() + maxSilence)
 	require.True(t, kept())
 
@@ -135,7 +132,7 @@ func TestF113_StalledServerKeepsItsConnections(t *testing.T) {
 	pool := fleetPool(t, f, line.URL)
 	t.Cleanup(func() { f.End() }) // else the pool waits for its connection
 	// While the connection is being released, ask would open another one, which answers.
-	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return pool.Stat().IdleConns() == 1 }, pgtest.Patience, time.Millisecond)
 	f.Heard() // after a silence of before
 	line.Swallow()
 	hung := ask(t, pool, "SELECT 1")
@@ -150,7 +147,7 @@ func TestF113_StalledServerKeepsItsConnections(t *testing.T) {
 		defer f.mu.Unlock()
 		kept = f.sockets[s]
 		return !kept || since != 0 && s.since() == since // between writing and reading, no answer is due
-	}, patience, time.Millisecond)
+	}, pgtest.Patience, time.Millisecond)
 	require.True(t, kept)
 	require.True(t, IsUnavailable(ended(t, f, maxSilence, hung)))
 }

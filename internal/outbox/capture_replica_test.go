@@ -42,7 +42,7 @@ func TestCaptureOnASubscriber(t *testing.T) {
 	arrive := func(want ...string) {
 		t.Helper()
 		var got []string
-		require.Eventually(t, func() bool { got = append(got, w.marks(t)...); return len(got) >= len(want) }, 90*time.Second, 5*time.Millisecond)
+		require.Eventually(t, func() bool { got = append(got, w.marks(t)...); return len(got) >= len(want) }, pgtest.Patience, 5*time.Millisecond)
 		require.Equal(t, want, got)
 	}
 	arrive(`app "eu" "1"`)

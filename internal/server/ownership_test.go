@@ -62,6 +62,7 @@ func TestReplicasShareTargetsAndRestartWithoutLoss(t *testing.T) {
 	require.Positive(t, <-written)
 	w.Wait()
 	compare(w, places)
+	w.Settled("true", `SELECT bool_and(clean)::text FROM reconciler.targets`) // each sync of a takeover is recorded
 	third.Stop(t)
 	require.Equal(t, "true", w.Text(`SELECT bool_and(clean AND owner IS NULL)::text FROM reconciler.targets`), "a clean stop leaves clean targets")
 }

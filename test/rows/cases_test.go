@@ -210,8 +210,8 @@ func TestMissingParentsAreNoMassDelete(t *testing.T) {
 	})
 }
 
-// C24, I1, I9: a target is away for longer than the outbox keeps its changes. What it had not read goes, it is told so,
-// and is synced in full: it ends with what the rows say. Other targets notice nothing.
+// C24, I1, I9: a target is away for longer than the outbox keeps its changes. Retention removes what it has not read; its
+// owner logs that and syncs it in full, so that it ends with what the rows ask for. Other targets notice nothing.
 func TestTargetThatWasAwayForTooLongIsSynced(t *testing.T) {
 	t.Parallel()
 	w, _ := servertest.Fleet(t, 10)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // pipe makes a named pipe that nobody reads or writes.
@@ -30,7 +31,7 @@ func promptly(t *testing.T, do func()) {
 	}()
 	select {
 	case <-done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(pgtest.Patience):
 		require.FailNow(t, "it waits for a named pipe")
 	}
 }

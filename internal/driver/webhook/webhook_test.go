@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 func object(resource, key, spec string) driver.Object {
@@ -63,7 +64,7 @@ func TestF85_ASlowBodyKeepsItsVerdict(t *testing.T) {
 				_ = http.NewResponseController(w).Flush()
 				<-r.Context().Done()
 			})
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 			defer cancel()
 			d := open(t, driver.Options{"url": url})
 			outcome := d.Apply(ctx, object("apps", "a", `{}`))
