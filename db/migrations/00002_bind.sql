@@ -14,11 +14,12 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}') FROM pg_attribute WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
 $$;
 
--- plpgsql_text quotes names that are words of PL/pgSQL and not of SQL (a column named "begin"): bound expressions do not.
+-- plpgsql_text quotes names that are words of PL/pgSQL and not of SQL (a column named "begin"): bound expressions do not. They
+-- qualify each column, so a word beside no dot is SQL's own, as in ORDER BY.
 CREATE FUNCTION reconciler.plpgsql_text(sql text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT string_agg(CASE WHEN t.token[1] ~ '^["'']' THEN t.token[1]
-        ELSE regexp_replace(t.token[1], E'\\m(begin|by|declare|execute|foreach|if|loop|strict|while)\\M', E'"\\1"', 'g') END, '' ORDER BY t.n)
+        ELSE regexp_replace(t.token[1], format('\m(%1$s)\M(?=[.])|(?<=[.])(%1$s)\M', 'begin|by|declare|execute|foreach|if|loop|strict|while'), '"\1\2"', 'g') END, '' ORDER BY t.n)
     FROM regexp_matches(sql, $re$"(?:[^"]|"")*"|'(?:[^']|'')*'|[^"']+$re$, 'g') WITH ORDINALITY AS t(token, n)
 $$;
 

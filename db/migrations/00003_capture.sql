@@ -92,7 +92,7 @@ SET bytea_output = 'hex' SET lc_monetary = 'C' SET lc_numeric = 'C' SET lc_time 
 $$;
 
 -- function_code wraps a body. It is quoted as a literal: a dollar quote could stand in it. Each SET costs a tenth of what a body
--- does, so those that look nothing up by name, and evaluate nothing that a setting could change, do without.
+-- does, so only those whose expressions a setting could change pin more than the search path.
 CREATE FUNCTION reconciler.function_code(name text, resource text, body text, settings text DEFAULT 'SET search_path = pg_catalog, pg_temp') RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT format('CREATE OR REPLACE FUNCTION reconciler.%I() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER %s AS %L',
@@ -110,44 +110,22 @@ COMMENT ON FUNCTION reconciler.capture_template IS 'Version of the generated cap
 COMMENT ON FUNCTION reconciler.function_code IS 'Internal: code of a trigger function around a body.';
 
 -- +goose StatementBegin
--- place_code is the pair of functions over a row of a tracked table that its trigger calls: place_<id> gives {target, key}
--- of the object that the row asks for, NULL when it does not run, and key_<id> the key. PostgreSQL keeps their bodies as it
--- understood them: names mean the same under any search path and follow columns that are renamed, and PL/pgSQL evaluates
--- them in place, as if they stood there. The row goes by the table's name, as in bound expressions.
-CREATE FUNCTION reconciler.place_code(r reconciler.resources) RETURNS text[]
+-- place_expression gives {target, key} of the object that a row asks for, NULL when it does not run. The row goes by the table's
+-- name, as in bound expressions.
+CREATE FUNCTION reconciler.place_expression(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT ARRAY[
-        format('CREATE OR REPLACE FUNCTION reconciler.%I(%I %s) RETURNS text[] LANGUAGE sql STABLE BEGIN ATOMIC SELECT CASE WHEN (%s) IS TRUE THEN ARRAY[(%s)::text, %s] END; END',
-            'place_' || r.id, r.alias, r.relation, r.running_bound, r.target_bound, k),
-        format('CREATE OR REPLACE FUNCTION reconciler.%I(%I %s) RETURNS text LANGUAGE sql STABLE BEGIN ATOMIC SELECT %s; END', 'key_' || r.id, r.alias, r.relation, k)]
-    FROM reconciler.key_expression(r.alias, r.key_columns, r.key_types) AS k
+    SELECT format('CASE WHEN (%s) IS TRUE THEN ARRAY[(%s)::text, %s] END', r.running_bound, r.target_bound,
+        reconciler.key_expression(r.alias, r.key_columns, r.key_types))
 $$;
 
--- create_places creates both. Those that are there keep their identity, so that sessions which run them go on; only a table
--- of another name or another table needs new ones.
-CREATE FUNCTION reconciler.create_places(r reconciler.resources) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
-DECLARE
-    f    regprocedure;
-    code text;
-BEGIN
-    FOR f IN SELECT x FROM reconciler.place_functions(r.id) AS x JOIN pg_proc p ON p.oid = x JOIN pg_class c ON c.oid = r.relation
-             WHERE p.proargtypes[0] <> c.reltype OR p.proargnames <> ARRAY[r.alias] LOOP
-        EXECUTE format('DROP FUNCTION %s', f);
-    END LOOP;
-    FOREACH code IN ARRAY reconciler.place_code(r) LOOP
-        EXECUTE code;
-    END LOOP;
-    FOR f IN SELECT * FROM reconciler.place_functions(r.id) LOOP
-        EXECUTE format('COMMENT ON FUNCTION %s IS %L', f, 'Internal: what a row of resource ' || r.name || ' asks for, for its triggers. Generated.');
-    END LOOP;
-END
-$$;
-
-CREATE FUNCTION reconciler.place_functions(resource_id integer) RETURNS SETOF regprocedure
+-- assign_code assigns what an expression gives for a row of the trigger, OLD or NEW, to a variable. No function takes the row as
+-- its argument: PostgreSQL refuses most of ALTER TABLE while one with a parsed body does, and one without is parsed under the
+-- writer's search path.
+CREATE FUNCTION reconciler.assign_code(r reconciler.resources, variable text, row_name text, expression text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT p.oid::regprocedure FROM pg_proc p
-    WHERE p.pronamespace = 'reconciler'::regnamespace AND p.proname IN ('place_' || resource_id, 'key_' || resource_id) ORDER BY p.proname
+    -- Quoted in any case: words of PL/pgSQL are none of SQL.
+    SELECT format(E'DECLARE "%s" ALIAS FOR %s; BEGIN %s := %s; END;',
+        replace(r.alias, '"', '""'), row_name, variable, reconciler.plpgsql_text(expression))
 $$;
 
 -- needs_settings says whether what target and running give could depend on a setting of the session. It cannot when
@@ -215,63 +193,68 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT format(E'\n    IF %s THEN%s\n    END IF;', string_agg(c.condition, ' OR ' ORDER BY c.n),
         string_agg(format(E'\n        IF %s THEN\n            %s := %s;\n        END IF;', c.condition, c.part, reconciler.shortened_code(c.part)), '' ORDER BY c.n))
     FROM (SELECT p.n, p.part, format('pg_catalog.octet_length(%s) OPERATOR(pg_catalog.>) %s', p.part, p.most) AS condition
-          FROM (VALUES (1, 'new_[1]', 63), (2, 'new_[2]', 2000), (3, 'old_[1]', 63), (4, 'old_[2]', 2000)) AS p(n, part, most)) AS c
+          FROM (VALUES (1, '"{new}"[1]', 63), (2, '"{new}"[2]', 2000), (3, '"{old}"[1]', 63), (4, '"{old}"[2]', 2000)) AS p(n, part, most)) AS c
 $$;
 
 -- row_function_code is the trigger function of a tracked table. Evaluation of the user's expressions is guarded: a row that
--- they fail on, or a column that is gone, never fails the user's write. It then marks the row for every target, or the
--- whole resource when not even the key can be read. Nothing is written inside the guard, so it costs no transaction id.
--- Every name is qualified: see needs_settings.
+-- they fail on, or a column that is gone or has another name, never fails the user's write. It then marks the row for every
+-- target, or the whole resource when not even the key can be read. Nothing is written inside the guard, so it costs no
+-- transaction id. Its variables have names that no table or column has; a table that has one all the same is marked whole.
 CREATE FUNCTION reconciler.row_function_code(r reconciler.resources) RETURNS text
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT reconciler.function_code('capture_' || r.id, r.name, format($fn$
+#variable_conflict use_column
 DECLARE
-    old_ pg_catalog.text[]; new_ pg_catalog.text[]; -- {target, key}
+    "{old}" text[]; "{new}" text[]; -- {target, key}
 BEGIN
-    BEGIN
-        IF TG_OP OPERATOR(pg_catalog.=) 'UPDATE' THEN%2$s
-            new_ := reconciler.place_%1$s(NEW);
-            IF (reconciler.place_%1$s(OLD) OPERATOR(pg_catalog.=) new_) IS NOT TRUE THEN
-                old_ := reconciler.place_%1$s(OLD);
+    BEGIN%2$s
+        IF TG_OP <> 'DELETE' THEN
+            %3$s
+        END IF;
+        IF TG_OP <> 'INSERT' THEN
+            %4$s
+            IF "{old}" = "{new}" THEN
+                "{old}" := NULL;
             END IF;
-        ELSIF TG_OP OPERATOR(pg_catalog.=) 'INSERT' THEN
-            new_ := reconciler.place_%1$s(NEW);
-        ELSE
-            old_ := reconciler.place_%1$s(OLD);
         END IF;
     EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN
-        old_ := NULL; new_ := NULL;
+        "{old}" := NULL; "{new}" := NULL;
         BEGIN
-            IF TG_OP OPERATOR(pg_catalog.<>) 'INSERT' THEN
-                old_ := ARRAY[NULL, reconciler.key_%1$s(OLD)];
+            IF TG_OP <> 'INSERT' THEN
+                %5$s
             END IF;
-            IF TG_OP OPERATOR(pg_catalog.<>) 'DELETE' THEN
-                new_ := ARRAY[NULL, reconciler.key_%1$s(NEW)];
+            IF TG_OP <> 'DELETE' THEN
+                %6$s
             END IF;
-            IF old_ OPERATOR(pg_catalog.=) new_ THEN
-                old_ := NULL;
+            IF "{old}" = "{new}" THEN
+                "{old}" := NULL;
             END IF;
         EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN
-            old_ := NULL; new_ := '{NULL,NULL}';
+            "{old}" := NULL; "{new}" := '{NULL,NULL}';
         END;
-    END;%3$s%5$s
-    IF old_ IS NOT NULL THEN
-        INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (%1$s, old_[1], old_[2]);
+    END;%7$s%8$s
+    IF "{old}" IS NOT NULL THEN
+        INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (%1$s, "{old}"[1], "{old}"[2]);
     END IF;
-    IF new_ IS NOT NULL THEN
-        INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (%1$s, new_[1], new_[2]);
-    ELSIF old_ IS NULL THEN
+    IF "{new}" IS NOT NULL THEN
+        INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (%1$s, "{new}"[1], "{new}"[2]);
+    ELSIF "{old}" IS NULL THEN
         RETURN NULL;
-    END IF;%4$s
+    END IF;%9$s
     RETURN NULL;
 END
 $fn$, r.id,
         -- Where columns are ignored the trigger has a condition. It costs more than this, but spares the call.
         CASE WHEN r.ignored = '{}' THEN $code$
-            IF pg_catalog.record_image_eq(OLD, NEW) THEN
-                RETURN NULL;
-            END IF;$code$ END,
-        reconciler.rights_code(r), reconciler.end_code(r), reconciler.bounds_code()), CASE WHEN reconciler.needs_settings(r) THEN reconciler.pinned_settings() ELSE '' END)
+        IF TG_OP = 'UPDATE' AND record_image_eq(OLD, NEW) THEN
+            RETURN NULL;
+        END IF;$code$ END,
+        reconciler.assign_code(r, '"{new}"', 'new', e.place), reconciler.assign_code(r, '"{old}"', 'old', e.place),
+        reconciler.assign_code(r, '"{old}"', 'old', e.everywhere), reconciler.assign_code(r, '"{new}"', 'new', e.everywhere),
+        reconciler.rights_code(r), reconciler.bounds_code(), reconciler.end_code(r)),
+        CASE WHEN reconciler.needs_settings(r) THEN reconciler.pinned_settings() ELSE 'SET search_path = pg_catalog, pg_temp' END)
+    FROM (SELECT reconciler.place_expression(r) AS place,
+          format('ARRAY[NULL, %s]', reconciler.key_expression(r.alias, r.key_columns, r.key_types)) AS everywhere) AS e
 $$;
 
 -- truncate_function_code: a TRUNCATE concerns the whole resource.
@@ -379,9 +362,8 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION reconciler.place_code IS 'Internal: code of the functions over a row that a capture function calls.';
-COMMENT ON FUNCTION reconciler.create_places IS 'Internal: creates the functions over a row of a resource.';
-COMMENT ON FUNCTION reconciler.place_functions IS 'Internal: the functions over a row of a resource.';
+COMMENT ON FUNCTION reconciler.place_expression IS 'Internal: SQL for the object that a row asks for.';
+COMMENT ON FUNCTION reconciler.assign_code IS 'Internal: code that evaluates an expression over a row of a trigger.';
 COMMENT ON FUNCTION reconciler.needs_settings IS 'Internal: whether a capture function must pin settings.';
 COMMENT ON FUNCTION reconciler.without_harmless_casts IS 'Internal: expressions without casts that no setting changes.';
 COMMENT ON FUNCTION reconciler.bounds_code IS 'Internal: code that keeps what is too long from the outbox.';
@@ -545,9 +527,6 @@ BEGIN
     BEGIN
         PERFORM reconciler.create_desired_view(r);
         PERFORM reconciler.refresh_dependencies(r.id);
-        IF r.relation_kind IN ('r', 'p') THEN
-            PERFORM reconciler.create_places(r);
-        END IF;
         PERFORM reconciler.install_functions(r);
         IF r.relation_kind IN ('r', 'p') THEN
             PERFORM reconciler.create_triggers(r.id, r.relation, 'capture_' || r.id, CASE WHEN r.ignored = '{}' THEN ''
@@ -574,7 +553,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     f regprocedure;
 BEGIN
-    FOR f IN SELECT * FROM reconciler.capture_functions(resource_id) UNION ALL SELECT * FROM reconciler.place_functions(resource_id) LOOP
+    FOR f IN SELECT * FROM reconciler.capture_functions(resource_id) LOOP
         EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
     END LOOP;
 END
@@ -592,7 +571,7 @@ BEGIN
         EXECUTE format('ALTER VIEW reconciler.%I OWNER TO %I', 'desired_' || r.name, pg_get_userbyid(role));
     END IF;
     FOR f IN SELECT p.oid::regprocedure FROM pg_proc p
-             WHERE p.oid IN (SELECT reconciler.capture_functions(resource_id) UNION ALL SELECT reconciler.place_functions(resource_id)) AND p.proowner <> role LOOP
+             WHERE p.oid IN (SELECT reconciler.capture_functions(resource_id)) AND p.proowner <> role LOOP
         EXECUTE format('ALTER FUNCTION %s OWNER TO %I', f, pg_get_userbyid(role));
     END LOOP;
 END
@@ -637,7 +616,7 @@ DECLARE
     name text := (SELECT 'desired_' || r.name FROM reconciler.resources r WHERE r.id = resource_id);
 BEGIN
     PERFORM reconciler.check_owner(resource_id);
-    PERFORM reconciler.drop_functions(ARRAY(SELECT reconciler.capture_functions(resource_id) UNION ALL SELECT reconciler.place_functions(resource_id)));
+    PERFORM reconciler.drop_functions(ARRAY(SELECT reconciler.capture_functions(resource_id)));
     IF to_regclass(format('reconciler.%I', name)) IS NOT NULL THEN
         EXECUTE format('DROP VIEW reconciler.%I', name);
     END IF;
@@ -690,4 +669,4 @@ DROP FUNCTION reconciler.refresh_dependencies, reconciler.copy_view_grants, reco
     reconciler.check_owner, reconciler.hand_over,
     reconciler.lock_failed, reconciler.bound_lock_timeout, reconciler.create_desired_view, reconciler.desired_view_code, reconciler.create_triggers,
     reconciler.places, reconciler.changed_condition, reconciler.dependency_function_code, reconciler.truncate_function_code,
-    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.create_places, reconciler.place_functions, reconciler.place_code, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;
+    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.assign_code, reconciler.place_expression, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;

@@ -104,7 +104,7 @@ func TestTrackRefuses(t *testing.T) {
 	w.refused(t, `SELECT reconciler.set_notify(NULL)`, `enabled must be true or false, not NULL`, "")
 	require.Empty(t, w.marks(t))
 	require.Empty(t, w.lines(t, `SELECT name FROM reconciler.resources UNION SELECT tgname::text FROM pg_trigger WHERE tgname LIKE 'reconciler%'
-		UNION SELECT relname::text FROM pg_class WHERE relname ~ '^(bind|desired)_' UNION SELECT proname::text FROM pg_proc WHERE proname ~ '^(capture|key|place)_[0-9]'`))
+		UNION SELECT relname::text FROM pg_class WHERE relname ~ '^(bind|desired)_' UNION SELECT proname::text FROM pg_proc WHERE proname ~ '^capture_[0-9]'`))
 }
 
 // C12, C13
