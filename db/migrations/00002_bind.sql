@@ -202,25 +202,59 @@ $$;
 CREATE FUNCTION reconciler.type_name(type oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT format_type(type, -1) $$;
 
--- key_text is the SQL that turns one key column into text. The text must not depend on a session's settings (TimeZone,
--- DateStyle): the trigger runs in the writer's session, the sync in ours. Nor on a collation: under a nondeterministic
--- one different texts are equal, and columns of two collations cannot be joined to one key.
+-- key_text is the SQL that turns one key column into text, or NULL when the type can be no key. Pages order the rows by the
+-- type's own operators, an index finds them by these, and comparisons under our search_path see those of pg_catalog only. So
+-- the three must be the same: of citext they are not, and its rows were lost. The text must not depend on a session's
+-- settings (TimeZone, DateStyle): the trigger runs in the writer's session, the sync in ours. Nor on a collation: columns of
+-- two collations cannot be joined to one key. And equal values (1.0 and 1.00) have one text.
 CREATE FUNCTION reconciler.key_text(value text, type regtype) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (SELECT CASE
         WHEN b.oid IN ('date'::regtype, 'timestamp'::regtype) THEN format('(to_jsonb((%s)::%s) #>> ''{}'')', value, b.oid::regtype)
         WHEN b.oid = 'timestamptz'::regtype THEN format('(to_jsonb((%s)::timestamptz AT TIME ZONE ''UTC'') #>> ''{}'')', value)
-        WHEN b.typcategory = 'S' THEN format('((%s)::text COLLATE "C")', value)
-        WHEN b.typtype = 'e' OR b.oid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'numeric'::regtype,
-            'uuid'::regtype, 'bool'::regtype, 'oid'::regtype, 'inet'::regtype, 'cidr'::regtype, 'macaddr'::regtype, 'macaddr8'::regtype)
+        WHEN b.oid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype, 'name'::regtype)
+        THEN format('((%s)::text COLLATE "C")', value)
+        WHEN b.oid = 'numeric'::regtype THEN format('(trim_scale(%s))::text', value)
+        WHEN b.typtype = 'e' AND NOT EXISTS (SELECT FROM pg_opclass o WHERE o.opcintype = b.oid)
+            OR b.oid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype, 'uuid'::regtype,
+            'bool'::regtype, 'oid'::regtype, 'inet'::regtype, 'cidr'::regtype, 'macaddr'::regtype, 'macaddr8'::regtype)
         THEN format('(%s)::text', value)
     END
     FROM pg_type b WHERE b.oid = reconciler.base_type(type));
 END
 $$;
 
--- key_value is its inverse: the SQL that turns text back into the type. Of a domain into the type below it, whose checks
+-- target_text turns the name of a target into text. Names are compared as text, so those of a string type of an extension too.
+CREATE FUNCTION reconciler.target_text(value text, type regtype) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT reconciler.key_text(value, CASE t.typcategory WHEN 'S' THEN 'text' ELSE type END) FROM pg_type t WHERE t.oid = type
+$$;
+
+-- text_hint says what can stand in for a column whose type can be no key and no link. Of a type of an extension it is its
+-- text, of which citext needs one case. Other output functions than immutable ones cannot generate columns.
+CREATE FUNCTION reconciler.text_hint(relation regclass, column_name text, usable text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE
+        WHEN b.typnamespace = 'pg_catalog'::regnamespace OR o.provolatile <> 'i' THEN usable
+        WHEN c.relkind IN ('r', 'p') THEN format(
+            'Name a column with its text in its place: ALTER TABLE %s ADD COLUMN %I text%s GENERATED ALWAYS AS (%s) STORED;',
+            relation, column_name || '_text', CASE WHEN a.attnotnull THEN ' NOT NULL' END, x.text)
+        ELSE format('Track a view that has %s instead.', x.text) END
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type b ON b.oid = reconciler.base_type(a.atttypid)
+    JOIN pg_proc o ON o.oid = b.typoutput,
+        format(CASE b.typname WHEN 'citext' THEN 'lower(%I::text)' ELSE '%I::text' END, column_name) AS x(text)
+    WHERE a.attrelid = relation AND a.attname = column_name
+$$;
+
+-- loose_collation returns the name of a column's collation when different texts are equal under it.
+CREATE FUNCTION reconciler.loose_collation(relation regclass, column_name text) RETURNS regcollation
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT c.oid FROM pg_attribute a JOIN pg_collation c ON c.oid = a.attcollation
+    WHERE a.attrelid = relation AND a.attname = column_name AND NOT c.collisdeterministic
+$$;
+
+-- key_value is the inverse of key_text: the SQL that turns text back into the type. Of a domain into the type below it, whose checks
 -- a row may be older than.
 CREATE FUNCTION reconciler.key_value(value text, type regtype) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -231,6 +265,15 @@ BEGIN
         -- A type that is gone is no row's: whoever reads fails for the view that is gone with it.
         ELSE format('(%s)::%s', value, coalesce(reconciler.type_name(base), 'text')) END;
 END
+$$;
+
+-- plain_column is the SQL for a column, in the type below its domain: no operator compares a domain over an enum. A column
+-- that is gone fails where the code runs.
+CREATE FUNCTION reconciler.plain_column(row_name text, relation regclass, column_name text) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('%I.%I', row_name, column_name) || coalesce((
+        SELECT '::' || reconciler.type_name(reconciler.base_type(t.oid)) FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        WHERE a.attrelid = relation AND a.attname = column_name AND NOT a.attisdropped AND t.typtype = 'd'), '')
 $$;
 
 -- key_expression is the SQL for an object's key: the text of its column, or the texts of several joined by '/',
@@ -294,7 +337,11 @@ $$;
 COMMENT ON FUNCTION reconciler.base_type IS 'Internal: the type below a domain.';
 COMMENT ON FUNCTION reconciler.type_name IS 'Internal: name of a type for casts.';
 COMMENT ON FUNCTION reconciler.key_text IS 'Internal: SQL that turns a key column into text.';
+COMMENT ON FUNCTION reconciler.target_text IS 'Internal: SQL that turns the name of a target into text.';
+COMMENT ON FUNCTION reconciler.text_hint IS 'Internal: what can stand in for a column of an unusable type.';
+COMMENT ON FUNCTION reconciler.loose_collation IS 'Internal: the collation of a column under which different texts are equal.';
 COMMENT ON FUNCTION reconciler.key_value IS 'Internal: SQL that turns text back into a key column.';
+COMMENT ON FUNCTION reconciler.plain_column IS 'Internal: SQL for a column, in the type below its domain.';
 COMMENT ON FUNCTION reconciler.key_expression IS 'Internal: SQL for an object''s key.';
 COMMENT ON FUNCTION reconciler.unfit IS 'Internal: why a row can be no object.';
 COMMENT ON FUNCTION reconciler.shortened_code IS 'Internal: SQL that shortens a text.';
@@ -333,23 +380,54 @@ BEGIN
                 HINT = format('ALTER TABLE %s ALTER COLUMN %I SET NOT NULL;', relation, col);
         END IF;
         IF reconciler.key_text('x', att.atttypid) IS NULL THEN
-            RAISE EXCEPTION 'key: column % has type %, which has no one text form to name an object by', quote_ident(col), att.atttypid::regtype
-                USING ERRCODE = 'invalid_parameter_value',
-                HINT = 'Use integers, numeric, uuid, text, enums, booleans, dates, timestamps or network addresses as key.';
+            RAISE EXCEPTION 'key: column % has type %, which cannot be a key', quote_ident(col), att.atttypid::regtype
+                USING ERRCODE = 'invalid_parameter_value', HINT = reconciler.text_hint(relation, col,
+                    'Use integers, numeric, uuid, text, enums, booleans, dates, timestamps or network addresses as key.');
+        END IF;
+        -- A page that ends with one of two equal rows would skip the other. Of a table a unique index keeps them apart.
+        IF kind NOT IN ('r', 'p') AND reconciler.loose_collation(relation, col) IS NOT NULL THEN
+            RAISE EXCEPTION 'key: column % of % has collation %, under which different texts are equal', quote_ident(col),
+                relation, reconciler.loose_collation(relation, col) USING ERRCODE = 'invalid_parameter_value',
+                HINT = format('Track a view that has (%1$I COLLATE "C") AS %1$I instead.', col);
         END IF;
         attnums := attnums || att.attnum;
         types := types || att.atttypid::regtype;
     END LOOP;
-    IF kind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = relation AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
-            AND i.indexprs IS NULL AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ attnums) THEN
-        RAISE EXCEPTION 'key: (%) is not unique in %', array_to_string(key, ', '), relation USING ERRCODE = 'invalid_parameter_value',
-            HINT = format('Name the columns of its primary key, or: CREATE UNIQUE INDEX CONCURRENTLY ON %s (%s);', relation,
-                (SELECT string_agg(quote_ident(k), ', ') FROM unnest(key) AS k));
+    IF kind IN ('r', 'p') THEN
+        PERFORM reconciler.check_unique(relation, key, attnums);
     END IF;
     RETURN types;
 END
 $$;
+
+-- check_unique refuses a key that no unique index keeps unique. One by another collation or operator class than the
+-- column's finds and orders rows by another equality and order than pages do.
+CREATE FUNCTION reconciler.check_unique(relation regclass, key text[], attnums smallint[]) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    index_name regclass;
+    fits       boolean;
+BEGIN
+    SELECT i.indexrelid, f.fits INTO index_name, fits FROM pg_index i CROSS JOIN LATERAL (
+        SELECT bool_and(k.coll = a.attcollation AND o.opcdefault)
+        FROM unnest(i.indkey::smallint[], i.indclass::oid[], i.indcollation::oid[]) AS k(attnum, class, coll)
+        JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum JOIN pg_opclass o ON o.oid = k.class) AS f(fits)
+    WHERE i.indrelid = relation AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+      AND (i.indkey::smallint[])[0:i.indnkeyatts - 1] <@ attnums
+    ORDER BY f.fits DESC LIMIT 1;
+    IF fits THEN
+        RETURN;
+    END IF;
+    RAISE EXCEPTION 'key: (%) %', array_to_string(key, ', '), CASE WHEN index_name IS NULL THEN format('is not unique in %s', relation)
+        ELSE format('is unique in %s only by index %s, whose collation or operator class is not that of the column', relation, index_name) END
+        USING ERRCODE = 'invalid_parameter_value', HINT = format('%sCREATE UNIQUE INDEX %sON %s (%s);',
+            CASE WHEN index_name IS NULL THEN 'Name the columns of its primary key, or: ' END,
+            CASE WHEN (SELECT relkind FROM pg_class WHERE oid = relation) = 'r' THEN 'CONCURRENTLY ' END, relation,
+            (SELECT string_agg(quote_ident(k), ', ') FROM unnest(key) AS k));
+END
+$$;
 -- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.check_unique IS 'Internal: checks that a unique index finds the rows of a key.';
 COMMENT ON FUNCTION reconciler.check_key IS 'Internal: checks the key of track().';
 
 -- +goose StatementBegin
@@ -433,8 +511,15 @@ BEGIN
                 HINT = format('Its columns are %s.', reconciler.columns_text(side.relation));
         END IF;
         IF reconciler.link_type(kind) IS NULL THEN
-            RAISE EXCEPTION 'depends_on: column % of % has type %, whose values cannot link rows', quote_ident(side.name), side.relation, kind::regtype USING ERRCODE = 'invalid_parameter_value',
-                HINT = 'Use integers, numeric, uuid, text, enums, booleans, dates, timestamps without time zone or network addresses.';
+            RAISE EXCEPTION 'depends_on: column % of % has type %, whose values cannot link rows', quote_ident(side.name), side.relation, kind::regtype
+                USING ERRCODE = 'invalid_parameter_value', HINT = reconciler.text_hint(side.relation, side.name,
+                    'Use integers, numeric, uuid, text, enums, booleans, dates, timestamps without time zone or network addresses.');
+        END IF;
+        -- An image holds the text, and the ledger compares it as such.
+        IF reconciler.loose_collation(side.relation, side.name) IS NOT NULL THEN
+            RAISE EXCEPTION 'depends_on: column % of % has collation %, under which different texts are equal', quote_ident(side.name),
+                side.relation, reconciler.loose_collation(side.relation, side.name) USING ERRCODE = 'invalid_parameter_value',
+                HINT = 'Join and link by columns under a deterministic collation.';
         END IF;
         types := types || kind;
     END LOOP;
@@ -478,7 +563,8 @@ COMMENT ON FUNCTION reconciler.check_link IS 'Internal: checks a pair of columns
 COMMENT ON FUNCTION reconciler.watched_columns IS 'Internal: which columns of a base table a joined resource reads.';
 
 -- +goose Down
-DROP FUNCTION reconciler.watched_columns, reconciler.check_link, reconciler.find_table, reconciler.parse_depends_on, reconciler.check_key, reconciler.link_types,
-    reconciler.shortened, reconciler.shortened_code, reconciler.unfit, reconciler.link_value, reconciler.link_type, reconciler.key_expression, reconciler.key_value, reconciler.key_text, reconciler.type_name, reconciler.base_type,
+DROP FUNCTION reconciler.watched_columns, reconciler.check_link, reconciler.find_table, reconciler.parse_depends_on, reconciler.check_unique, reconciler.check_key, reconciler.link_types,
+    reconciler.shortened, reconciler.shortened_code, reconciler.unfit, reconciler.link_value, reconciler.link_type, reconciler.key_expression, reconciler.plain_column, reconciler.key_value,
+    reconciler.loose_collation, reconciler.text_hint, reconciler.target_text, reconciler.key_text, reconciler.type_name, reconciler.base_type,
     reconciler.check_bound, reconciler.bind_expression, reconciler.bound_text, reconciler.hidden_rows, reconciler.check_relation, reconciler.plpgsql_text,
     reconciler.columns_of, reconciler.columns_text;

@@ -133,13 +133,13 @@ $$;
 --    counts as immutable, and depends on settings all the same. || and quote_literal() turn whatever they get into text;
 --  * they depend on nothing but the table, enums and what is PostgreSQL's own: a user's function may look up names;
 --  * PostgreSQL itself finds them immutable: it takes them into an index.
--- A plain column as target is harmless, and so is the key: see key_text.
+-- A plain column as target is harmless, and so is the key: see target_text and key_text.
 CREATE FUNCTION reconciler.needs_settings(r reconciler.resources) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET client_min_messages = warning AS $$
 DECLARE
     name  text := 'pure_' || md5(random()::text || clock_timestamp()::text);
     place text := CASE WHEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped
-        AND r.target_bound IN (format('%I.%I', r.alias, a.attname), reconciler.key_text(format('%I.%I', r.alias, a.attname), a.atttypid))) THEN 'NULL' ELSE r.target_bound END;
+        AND r.target_bound IN (format('%I.%I', r.alias, a.attname), reconciler.target_text(format('%I.%I', r.alias, a.attname), a.atttypid))) THEN 'NULL' ELSE r.target_bound END;
     pure  boolean;
 BEGIN
     IF reconciler.without_harmless_casts(r, place || ' ' || r.running_bound) ~* '::|[|][|]|quote_|xml' OR NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.relation) THEN
@@ -384,8 +384,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         CASE WHEN cardinality(r.match_columns) = 0 THEN 'NULL::jsonb'
              ELSE (SELECT format('jsonb_build_object(%s)', string_agg(format('%L, %s', c, reconciler.link_value(r.alias, r.relation, c)), ', ' ORDER BY n)) FROM unnest(r.match_columns) WITH ORDINALITY AS m(c, n)) END,
         r.protect_bound,
-        (SELECT string_agg(format(', %I.%I AS key_%s', r.alias, c, n), '' ORDER BY n) FROM unnest(r.key_columns) WITH ORDINALITY AS k(c, n)),
-        (SELECT coalesce(string_agg(format(', %I.%I AS match_%s', r.alias, c, n), '' ORDER BY n), '') FROM unnest(r.match_columns) WITH ORDINALITY AS m(c, n)),
+        (SELECT string_agg(format(', %s AS key_%s', reconciler.plain_column(r.alias, r.relation, c), n), '' ORDER BY n)
+         FROM unnest(r.key_columns) WITH ORDINALITY AS k(c, n)),
+        (SELECT coalesce(string_agg(format(', %s AS match_%s', reconciler.plain_column(r.alias, r.relation, c), n), '' ORDER BY n), '')
+         FROM unnest(r.match_columns) WITH ORDINALITY AS m(c, n)),
         -- Triggers see no rows of child tables, so these are none of its rows.
         CASE r.relation_kind WHEN 'r' THEN 'ONLY' ELSE '' END, r.relation, r.alias)
 $$;

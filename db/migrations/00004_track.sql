@@ -151,11 +151,11 @@ DECLARE
     b record;
 BEGIN
     SELECT * INTO b FROM reconciler.bind_expression('target', r.relation, r.alias, r.target, path);
-    IF reconciler.key_text('x', b.type) IS NULL THEN
+    IF reconciler.target_text('x', b.type) IS NULL THEN
         RAISE EXCEPTION 'target must be text (the name of a target), not %: %', b.type, r.target USING ERRCODE = 'datatype_mismatch';
     END IF;
     -- Text stays as it is, so that an index on the column can be used.
-    r.target_bound := CASE WHEN b.type IN ('text', 'varchar', 'name') THEN b.bound ELSE reconciler.key_text(b.bound, b.type) END;
+    r.target_bound := CASE WHEN b.type IN ('text', 'varchar', 'name') THEN b.bound ELSE reconciler.target_text(b.bound, b.type) END;
     r.running_bound := reconciler.bind_condition('running', r, r.running, path);
     r.protect_bound := CASE WHEN r.protect IS NULL THEN 'false' ELSE reconciler.bind_condition('protect', r, r.protect, path) END;
     IF r.spec IS NULL THEN

@@ -13,7 +13,7 @@ import (
 func TestPagesHaveEveryRowOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false); CREATE COLLATION swedish (provider = icu, locale = 'sv');
-		CREATE COLLATION numbers (provider = icu, locale = 'en-u-kn-true'); CREATE TYPE mood AS ENUM ('z', 'a', 'm'); CREATE DOMAIN code AS text COLLATE "C" CHECK (VALUE <> '')`,
+		CREATE COLLATION numbers (provider = icu, locale = 'en-u-kn-true'); CREATE TYPE mood AS ENUM ('z', 'a', 'm'); CREATE DOMAIN moody AS mood; CREATE DOMAIN amount AS numeric; CREATE DOMAIN plate AS char(4); CREATE DOMAIN code AS text COLLATE "C" CHECK (VALUE <> '')`,
 		`CREATE TABLE texts (k text); INSERT INTO texts VALUES (''), (' '), ('a'), ('A'), ('b'), ('B'), ('ä'), ('z'), ('å'), ('Z'), ('ö'), ('10'), ('9'), ('a/b'), ('a\b'), ('a\/b'), ('/'), ('\'), ('-x'), ('_x'), (E'a\nb'), ('''q'''), ('"q"'), ('%s'), ('é'), (U&'e\0301'), ('ß'), ('ss'), ('👍'), (repeat('long', 256))`)
 	tables := []struct{ name, columns, key, rows string }{
 		{"Bigint", `k bigint PRIMARY KEY`, `k`, `SELECT n::bigint * (n % 3 - 1) * 1000000007 FROM generate_series(1, 100) AS n WHERE n % 3 <> 1 OR n = 1`},
@@ -34,6 +34,7 @@ func TestPagesHaveEveryRowOnce(t *testing.T) {
 		{"Composite", `k int, l text, PRIMARY KEY (k, l)`, `k,l`, `SELECT n, k FROM texts, generate_series(1, 2) AS n`},
 		{"CompositeOtherOrder", `l text COLLATE swedish, k int, PRIMARY KEY (k, l)`, `l,k`, `SELECT k, n FROM texts, generate_series(1, 2) AS n`},
 		{"CompositeOfThree", `a mood, b text COLLATE nocase, c date, PRIMARY KEY (a, b, c)`, `a,b,c`, `SELECT DISTINCT a, k COLLATE nocase, '2024-01-01'::date + n FROM texts, generate_series(1, 2) AS n, unnest(ARRAY['z', 'a']::mood[]) AS a`},
+		{"CompositeOfDomains", `a moody, b amount, c plate, PRIMARY KEY (a, b, c)`, `a,b,c`, `SELECT a::mood, n / 2.0, chr(97 + n) FROM generate_series(1, 9) AS n, unnest(ARRAY['z', 'a', 'm']) AS a`},
 		{"KeyWithMoreThanItNeeds", `k int PRIMARY KEY, l text NOT NULL`, `l,k`, `SELECT n, 'same' FROM generate_series(1, 50) AS n`},
 	}
 	for _, table := range tables {

@@ -51,7 +51,7 @@ func TestCaptureOfEveryTypeOfKey(t *testing.T) {
 		CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)`)
 	types := []struct{ typ, value, key string }{
 		{"smallint", "-3", "-3"}, {"int", "2147483647", "2147483647"}, {"bigint", "'-9223372036854775808'", "-9223372036854775808"},
-		{"numeric", "1.00", "1.00"}, {"numeric(20,3)", "12345.6", "12345.600"}, {"numeric", "'NaN'", "NaN"}, {"oid", "4294967295", "4294967295"},
+		{"numeric", "1.00", "1"}, {"numeric(20,3)", "12345.6", "12345.6"}, {"numeric", "'NaN'", "NaN"}, {"oid", "4294967295", "4294967295"},
 		{"uuid", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"},
 		{"text", "'Ab c'", "Ab c"}, {"varchar(5)", "'Ab c'", "Ab c"}, {"char(6)", "'Ab'", "Ab"}, {"name", "'Ab'", "Ab"}, {"text COLLATE nocase", "'Ab'", "Ab"},
 		{"mood", `'it''s /ok\'`, `it's /ok\`}, {"code", "'c-1'", "c-1"}, {"boolean", "true", "true"}, {"boolean", "'no'", "false"},
@@ -136,15 +136,15 @@ func TestCaptureOfColumnsNamedLikeWords(t *testing.T) {
 	w.marked(t, `INSERT INTO bases VALUES (7, 1)`, `loop {"foreach": 7}`)
 }
 
-// A number that is written in two ways is equal for PostgreSQL, and two objects for a target.
+// A number that is written in two ways is one object. Texts that a collation finds equal are two.
 func TestCaptureOfEqualKeysWithTwoTexts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, `CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
 		CREATE TABLE n (k numeric PRIMARY KEY); SELECT reconciler.track('n', 'n', '{k}', '''eu''');
 		CREATE TABLE c (k text COLLATE nocase, l text COLLATE "C", m text, PRIMARY KEY (k, l, m)); SELECT reconciler.track('c', 'c', '{k,l,m}', '''eu''')`)
-	w.marked(t, `INSERT INTO n VALUES (1.0)`, `n "eu" "1.0"`)
+	w.marked(t, `INSERT INTO n VALUES (1.0)`, `n "eu" "1"`)
 	w.refused(t, `INSERT INTO n VALUES (1.00)`, `duplicate key value violates unique constraint "n_pkey"`, "")
-	w.marked(t, `UPDATE n SET k = 1.00`, `n "eu" "1.0"`, `n "eu" "1.00"`)
+	w.marked(t, `UPDATE n SET k = 1.00`, `n "eu" "1"`)
 	w.marked(t, `INSERT INTO c VALUES ('Ab', 'Ab', 'a/b')`, `c "eu" "Ab/Ab/a\\/b"`)
 	w.marked(t, `UPDATE c SET k = 'aB'`, `c "eu" "Ab/Ab/a\\/b"`, `c "eu" "aB/Ab/a\\/b"`)
 }
