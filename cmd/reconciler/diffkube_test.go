@@ -170,7 +170,7 @@ func TestDiffOfATargetThatDoesNotAnswer(t *testing.T) {
 	require.Contains(t, r.stderr, "reconciler: what a call for apps/c would change in target prod is not known: the cluster refuses the credentials: ")
 	r = w.run(t, "diff")
 	require.Equal(t, 3, r.code)
-	require.Contains(t, r.stderr, "reconciler: list what target prod has of resource apps: ")
+	require.Contains(t, r.stderr, "reconciler: list what target prod has: ")
 }
 
 // Beside a running process: neither the cluster nor the database is written to.

@@ -175,6 +175,31 @@ func TestAgentKeepsItsStateToItself(t *testing.T) {
 	})
 }
 
+// F133: of a program's listing, an object of a resource that the stream has nothing of may be an object of another resource.
+func TestF133_ListingOfAnAgentThatNamesAnUnknownResourceDeletesNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		b.lines = "  sync_interval: 5s\n"
+		b.Set("app", "web", spec(1))
+		r := b.start(t)
+		after(time.Second)
+		b.far.change(func() {
+			b.far.unmarked = true
+			b.far.objects[client.Ref{Resource: "app", Key: "orphan"}] = "{}"
+			b.far.objects[client.Ref{Resource: "apps", Key: "web"}] = "{}"
+		})
+		after(time.Minute)
+		require.Equal(t, "the sync failed: list what the target has: it names an object of resource apps, of which the stream has none: key web; nothing is deleted. "+
+			"Correct what makes the listing: it must name the resource of each object, and leave out what reconciler did not apply here", r.target().Trouble)
+		require.Equal(t, `app/orphan={} app/web={"n":1} apps/web={}`, b.far.has())
+		b.far.change(func() { delete(b.far.objects, client.Ref{Resource: "apps", Key: "web"}) })
+		after(10 * time.Minute)
+		require.Equal(t, `app/web={"n":1}`, b.far.has())
+		require.Empty(t, r.target().Trouble)
+	})
+}
+
 func TestAgentShowsThatASyncFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -186,7 +211,7 @@ func TestAgentShowsThatASyncFails(t *testing.T) {
 		require.Empty(t, b.Info().Trouble)
 		b.far.change(func() { b.far.listErr = errors.New("permission denied") })
 		after(10 * time.Second) // before the next sign of life
-		const trouble = "the sync failed: list resource app: permission denied"
+		const trouble = "the sync failed: list what the target has: permission denied"
 		require.Equal(t, trouble, r.target().Trouble)
 		require.Equal(t, trouble, b.Info().Trouble)
 		require.Equal(t, StateFailing, r.target().State)

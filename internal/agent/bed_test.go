@@ -38,6 +38,7 @@ type farSide struct {
 	down     bool                      // no call reaches it
 	hang     chan struct{}             // calls wait until it is closed; nil: they do not
 	listErr  error
+	unmarked bool // a listing names every object, and no mark of its own
 	health   error
 
 	healthTakes time.Duration
@@ -95,13 +96,13 @@ func (f *farSide) call(ctx context.Context, o driver.Object, do func(client.Ref)
 
 func (f *farSide) Close(context.Context) error { f.change(func() { f.closed = true }); return nil }
 
-func (f *farSide) List(_ context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (f *farSide) List(_ context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		f.mu.Lock()
 		var all []driver.Listed
 		for at, spec := range f.objects {
-			if at.Resource == resource {
-				all = append(all, driver.Listed{Resource: resource, Key: at.Key, Hashes: []driver.Hash{driver.HashSpec([]byte(spec))}})
+			if f.unmarked || slices.Contains(resources, at.Resource) {
+				all = append(all, driver.Listed{Resource: at.Resource, Key: at.Key, Hashes: []driver.Hash{driver.HashSpec([]byte(spec))}, Unmarked: f.unmarked})
 			}
 		}
 		err := f.listErr

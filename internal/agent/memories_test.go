@@ -34,11 +34,11 @@ func (k *keeper) Apply(ctx context.Context, o driver.Object) driver.Outcome {
 	return out.Remember(o.Spec)
 }
 
-func (k *keeper) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (k *keeper) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
-		for one, err := range k.farSide.List(ctx, resource) {
+		for one, err := range k.farSide.List(ctx, resources) {
 			k.mu.Lock()
-			spec := k.objects[client.Ref{Resource: resource, Key: one.Key}]
+			spec := k.objects[client.Ref{Resource: one.Resource, Key: one.Key}]
 			one.Hashes, one.Memory = []driver.Hash{{1}}, []byte(spec)
 			if k.lists != nil {
 				one.Memory = k.lists(spec)

@@ -22,22 +22,20 @@ func (s *session) existing(ctx context.Context) iter.Seq2[client.Ref, error] {
 			applied[at] = struct{}{}
 		}
 		var different []client.Ref
-		for _, resource := range s.informer.Resources() {
-			for one, err := range driver.List(ctx, s.lister, resource) {
-				if err != nil {
-					err = fmt.Errorf("list resource %s: %s", resource, short(err))
-					s.noteSync(err)
-					yield(client.Ref{}, err)
-					return
-				}
-				at := client.Ref{Resource: resource, Key: one.Key}
-				if _, ok := applied[at]; ok && s.differs(at, one) {
-					different = append(different, at)
-				}
-				delete(applied, at)
-				if !yield(at, nil) {
-					return
-				}
+		for one, err := range s.list(ctx) {
+			if err != nil {
+				err = fmt.Errorf("list what the target has: %s", short(err))
+				s.noteSync(err)
+				yield(client.Ref{}, err)
+				return
+			}
+			at := client.Ref{Resource: one.Resource, Key: one.Key}
+			if _, ok := applied[at]; ok && s.differs(at, one) {
+				different = append(different, at)
+			}
+			delete(applied, at)
+			if !yield(at, nil) {
+				return
 			}
 		}
 		s.drift("different", different)
@@ -49,6 +47,34 @@ func (s *session) existing(ctx context.Context) iter.Seq2[client.Ref, error] {
 		s.noteSync(nil)
 		signal(s.listed)
 	}
+}
+
+// list lists the far side. A program may name the resource of an object wrongly, and a delete would then remove the object of another
+// one: a resource that the stream has no object of makes the listing worthless.
+func (s *session) list(ctx context.Context) iter.Seq2[driver.Listed, error] {
+	return func(yield func(driver.Listed, error) bool) {
+		resources := s.informer.Resources()
+		if len(resources) == 0 {
+			return
+		}
+		for one, err := range driver.List(ctx, s.lister, resources) {
+			if err == nil && one.Unmarked && !slices.Contains(resources, one.Resource) {
+				if resources = s.informer.Resources(); !slices.Contains(resources, one.Resource) {
+					err = unknownResource(one)
+				}
+			}
+			if !yield(one, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func unknownResource(one driver.Listed) error {
+	const shownMax = 100
+	return fmt.Errorf("it names an object of resource %s, of which the stream has none: key %s; nothing is deleted. Correct what makes the listing: "+
+		"it must name the resource of each object, and leave out what reconciler did not apply here",
+		driver.Snippet([]byte(one.Resource), shownMax), driver.Snippet([]byte(one.Key), shownMax))
 }
 
 // noteSync notes whether a listing failed. What is news is reported at once.

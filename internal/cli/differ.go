@@ -81,7 +81,8 @@ func (d *Differ) Run(ctx context.Context) (rows int64, err error) {
 	}
 	scan := &sync.Scan{
 		DB: d.DB, Target: d.Target, TargetID: d.targetID, Lister: d.Lister, Drain: d.draining,
-		Found: d.found, Page: func(context.Context, sync.Progress) error { return nil },
+		Tracked: func(name string) bool { _, ok := d.catalog.ByName(name); return ok },
+		Found:   d.found, Page: func(context.Context, sync.Progress) error { return nil },
 	}
 	progress, unread, err := scan.Run(ctx, resources)
 	if err != nil {

@@ -162,6 +162,18 @@ func (r *Resource) keysPage(ctx context.Context, db store.DBTX, target string, t
 	return page, nil
 }
 
+// HasRow reports whether the target has a row, running or not. It may read every row.
+func (r *Resource) HasRow(ctx context.Context, db store.DBTX, target string) (has bool, err error) {
+	if r.Removed {
+		return false, nil
+	}
+	sql := fmt.Sprintf("SELECT EXISTS (SELECT FROM %s AS d WHERE d.target = $1) OR EXISTS (SELECT FROM %s AS d WHERE d.target IS NULL)", r.view, r.view)
+	if err := db.QueryRow(ctx, sql, target).Scan(&has); err != nil {
+		return false, fmt.Errorf("look for a row of resource %s: %w", r.Name, err)
+	}
+	return has, nil
+}
+
 func describe(after []string) string {
 	if after == nil {
 		return "the beginning"

@@ -64,13 +64,16 @@ type Listed struct {
 	Hashes []Hash
 	// Memory, unless nil, decides instead of Hashes: the object is in sync when it equals what is remembered of it.
 	Memory []byte
+	// Unmarked: a program of the user's named the resource; no mark that this driver left in the target did. Such an object is an orphan
+	// only where the target has, or should have, other objects of the resource.
+	Unmarked bool
 }
 
 // Lister is a driver that can say what its target really has, so that a sync finds drift and orphans.
 type Lister interface {
-	// List yields every object of the resource in the target, in any order, each once. An error ends the
-	// sequence and makes the whole listing worthless: a sync then deletes nothing on its account.
-	List(ctx context.Context, resource string) iter.Seq2[Listed, error]
+	// List yields every object of these resources in the target, in any order, each once. It may yield objects of other resources, too.
+	// An error ends the sequence and makes the whole listing worthless: a sync then deletes nothing on its account.
+	List(ctx context.Context, resources []string) iter.Seq2[Listed, error]
 }
 
 // Watcher is a driver whose target tells when an object changes that was applied.

@@ -49,7 +49,7 @@ const listSilence = 15 * time.Minute
 
 // List is what l lists. A panic of the driver ends the sequence with an error; one of the loop's body goes on. A listing that names no
 // object for a quarter of an hour has its context cancelled.
-func List(ctx context.Context, l Lister, resource string) iter.Seq2[Listed, error] {
+func List(ctx context.Context, l Lister, resources []string) iter.Seq2[Listed, error] {
 	return func(yield func(Listed, error) bool) {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -64,7 +64,7 @@ func List(ctx context.Context, l Lister, resource string) iter.Seq2[Listed, erro
 				yield(Listed{}, Panicked(p))
 			}
 		}()
-		for one, err := range l.List(ctx, resource) {
+		for one, err := range l.List(ctx, resources) {
 			silence.Stop()
 			body = true
 			left = !yield(one, err)
@@ -72,6 +72,19 @@ func List(ctx context.Context, l Lister, resource string) iter.Seq2[Listed, erro
 				return
 			}
 			silence.Reset(listSilence)
+		}
+	}
+}
+
+// EachResource returns the listing of several resources by a driver that lists them one by one. The first error ends it.
+func EachResource(resources []string, list func(resource string) iter.Seq2[Listed, error]) iter.Seq2[Listed, error] {
+	return func(yield func(Listed, error) bool) {
+		for _, resource := range resources {
+			for one, err := range list(resource) {
+				if !yield(one, err) || err != nil {
+					return
+				}
+			}
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 type lister func(yield func(driver.Listed, error) bool)
 
-func (l lister) List(context.Context, string) iter.Seq2[driver.Listed, error] {
+func (l lister) List(context.Context, []string) iter.Seq2[driver.Listed, error] {
 	return iter.Seq2[driver.Listed, error](l)
 }
 
@@ -36,7 +36,7 @@ func TestF80_APanicOfADriverIsAnError(t *testing.T) {
 // silent lists an object and then nothing more, until it is told to stop.
 type silent struct{}
 
-func (silent) List(ctx context.Context, _ string) iter.Seq2[driver.Listed, error] {
+func (silent) List(ctx context.Context, _ []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		if yield(driver.Listed{Key: "a"}, nil) {
 			<-ctx.Done()
@@ -50,7 +50,7 @@ func TestF81_AListingThatFallsSilentIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, found := time.Now(), 0
 		var last error
-		for _, err := range driver.List(t.Context(), silent{}, "apps") {
+		for _, err := range driver.List(t.Context(), silent{}, []string{"apps"}) {
 			if last = err; err == nil {
 				found++
 				time.Sleep(time.Hour) // of the test's clock: the consumer of the objects may take long
@@ -72,17 +72,17 @@ func TestF80_APanicOfAListingEndsItWithAnError(t *testing.T) {
 	})
 	var keys []string
 	var last error
-	for one, err := range driver.List(t.Context(), l, "apps") {
+	for one, err := range driver.List(t.Context(), l, []string{"apps"}) {
 		keys, last = append(keys, one.Key), err
 	}
 	require.Equal(t, []string{"a", ""}, keys)
 	require.ErrorContains(t, last, "the driver panicked: boom\n")
-	for _, err := range driver.List(t.Context(), l, "apps") {
+	for _, err := range driver.List(t.Context(), l, []string{"apps"}) {
 		require.NoError(t, err)
 		break // what the driver does behind it is no business of the loop's
 	}
 	require.PanicsWithValue(t, "ours", func() {
-		for _, err := range driver.List(t.Context(), l, "apps") {
+		for _, err := range driver.List(t.Context(), l, []string{"apps"}) {
 			require.NoError(t, err)
 			panic("ours")
 		}

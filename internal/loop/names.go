@@ -47,6 +47,7 @@ const (
 	Watch    Name = "watch"    // watches what changes in the target
 	Settle   Name = "settle"   // records results
 	Sync     Name = "sync"     // runs syncs
+	List     Name = "list"     // lists what the target has
 	Rows     Name = "rows"     // reads the rows of every resource, for syncs and calls
 	Steer    Name = "steer"    // obeys commands
 )
@@ -54,12 +55,12 @@ const (
 var (
 	ofLeader  = []Name{Lead, Tick, Expand, Register, Open, Retain, Forget, Mend, Uncaptured, Misfits, Count, Configure}
 	ofProcess = []Name{Heartbeat, Acquire, Listen, Follow, Definitions, Turns, PoolWork, PoolDirect, Streams, Watchers, NotifyWatchers, Credentials}
-	ofTarget  = []Name{Own, Read, Due, Dispatch, Turn, Health, Watch, Settle, Sync, Rows, Steer}
+	ofTarget  = []Name{Own, Read, Due, Dispatch, Turn, Health, Watch, Settle, Sync, List, Rows, Steer}
 )
 
 // Stops reports whether a process with this loop failing is not ready. A resource that cannot be read could not be read by another
-// process either, and what a watch misses a sync finds.
-func (n Name) Stops() bool { return n != Rows && n != Watch }
+// process either, nor a target be listed, and what a watch misses a sync finds.
+func (n Name) Stops() bool { return n != Rows && n != List && n != Watch }
 
 // logged are the loops whose first failure has a line of its own in the log, with more in it.
 var logged = map[Name]bool{Lead: true, Own: true, Heartbeat: true, Listen: true}

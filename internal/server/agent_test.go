@@ -120,9 +120,9 @@ type listed struct {
 	asked chan struct{}
 }
 
-func (l listed) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (l listed) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	l.asked <- struct{}{}
-	return l.Listing.List(ctx, resource)
+	return l.Listing.List(ctx, resources)
 }
 
 // A4: commands reach an agent by way of the stream, also those that were given while it was away.

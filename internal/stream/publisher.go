@@ -141,10 +141,10 @@ func outcome(err error) driver.Outcome {
 	}
 }
 
-// List yields what is published of the resource in the order of keys, page by page.
-func (p *Publisher) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+// List yields what is published of each resource in the order of keys, page by page.
+func (p *Publisher) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	if o := p.owner.Load(); o != nil {
-		return Lister(o.Pool, o.TargetID).List(ctx, resource)
+		return Lister(o.Pool, o.TargetID).List(ctx, resources)
 	}
 	return func(yield func(driver.Listed, error) bool) { yield(driver.Listed{}, errUnowned) }
 }
@@ -157,7 +157,11 @@ type published struct {
 	targetID int32
 }
 
-func (p published) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (p published) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
+	return driver.EachResource(resources, func(resource string) iter.Seq2[driver.Listed, error] { return p.list(ctx, resource) })
+}
+
+func (p published) list(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		if driver.Storable(driver.Ref{Resource: resource}) != nil {
 			return // no row can have the name

@@ -15,11 +15,11 @@ type heard struct {
 	loop *loop.Loop
 }
 
-func (h heard) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (h heard) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		h.loop.Began()
 		defer h.loop.Succeeded()
-		for one, err := range h.Lister.List(ctx, resource) {
+		for one, err := range h.Lister.List(ctx, resources) {
 			h.loop.Succeeded()
 			if !yield(one, err) {
 				return

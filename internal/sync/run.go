@@ -50,6 +50,10 @@ func (r *Runner) one(ctx context.Context, run store.SyncNextRow) error {
 // tell reports why a run, or its part of one resource, failed.
 func (r *Runner) tell(log *slog.Logger, err error) {
 	log.Error("sync_failed", "error", err, "effect", "nothing was deleted on its account")
+	if _, ok := errors.AsType[*ListError](err); ok {
+		r.loop(loop.List).Failed(err)
+		return
+	}
 	if code := database.Code(err); code != "" && code != lockNotAvailable { // who locks a table knows
 		r.loop(loop.Rows).Failed(err)
 	}
@@ -174,9 +178,10 @@ func (r *Runner) scan(ctx context.Context, run store.SyncNextRow) (progress Prog
 func (r *Runner) prepare(run store.SyncNextRow, report *report, work *apply.Run) *Scan {
 	scan := &Scan{
 		DB: database.Rows(cmp.Or(r.cfg.Rows, r.cfg.Pool)), Target: r.cfg.Name, TargetID: r.cfg.Grant.ID, Drain: r.cfg.Owner.Draining(),
-		Force: run.Verify && r.lister == nil,
-		Know:  r.cfg.Owner.KnowCalls,
-		Page:  r.progress(run.ID),
+		Force:   run.Verify && r.lister == nil,
+		Tracked: func(name string) bool { _, ok := r.cfg.Catalog.ByName(name); return ok },
+		Know:    r.cfg.Owner.KnowCalls,
+		Page:    r.progress(run.ID),
 		Found: func(ctx context.Context, f Finding) error {
 			if f.Kind == KindMissing || f.Kind == KindDifferent || f.Kind == KindOrphan {
 				r.cfg.Metrics.Drift.WithLabelValues(r.cfg.Name, string(f.Kind)).Inc()

@@ -227,6 +227,7 @@ func (r *Runner) untilNext(ctx context.Context) (wait time.Duration, owed bool, 
 func (r *Runner) synced(ctx context.Context) error {
 	r.loop(loop.Sync).Succeeded()
 	r.loop(loop.Rows).Succeeded()
+	r.loop(loop.List).Succeeded()
 	if r.full == "" {
 		return nil
 	}

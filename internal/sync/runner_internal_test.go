@@ -34,7 +34,7 @@ func TestSyncThatItsOwnerCutsIsNoError(t *testing.T) {
 // silent is a target whose listing stops after an object, until it is let go on.
 type silent struct{ goOn chan struct{} }
 
-func (s silent) List(context.Context, string) iter.Seq2[driver.Listed, error] {
+func (s silent) List(context.Context, []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		for _, key := range []string{"1", "2"} {
 			if !yield(driver.Listed{Key: key}, nil) {
@@ -56,7 +56,7 @@ func TestF104_SilentListingIsALoopThatFails(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			for one, err := range (heard{target, loops.Loop(loop.Sync, "eu")}).List(t.Context(), "app") {
+			for one, err := range (heard{target, loops.Loop(loop.Sync, "eu")}).List(t.Context(), []string{"app"}) {
 				read = append(read, fmt.Sprint(one.Key, err))
 				time.Sleep(time.Hour)
 			}

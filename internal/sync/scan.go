@@ -1,13 +1,9 @@
 package sync
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
@@ -41,15 +37,6 @@ type Finding struct {
 	Forced   bool // nothing says that it differs: every row is asked for
 }
 
-// ListError says that a target could not be listed. It is about the target, not about the database.
-type ListError struct {
-	Target, Resource, Text string
-}
-
-func (e *ListError) Error() string {
-	return fmt.Sprintf("list what target %s has of resource %s: %s", e.Target, e.Resource, e.Text)
-}
-
 // Unread is a resource whose rows PostgreSQL does not let be read: its query fails, or another session has locked them.
 type Unread struct {
 	Resource *desired.Resource
@@ -76,6 +63,8 @@ type Scan struct {
 	Drain    bool          // nothing is wanted
 	// Since makes objects that were applied at or after it be checked once more; zero: none.
 	Since time.Time
+	// Tracked reports whether a resource has this name; nil: those that are scanned have names.
+	Tracked func(name string) bool
 	// Know returns when the ledger knows every object that a call has begun for; nil: this process makes no calls.
 	Know  func(ctx context.Context) error
 	Found func(ctx context.Context, f Finding) error
@@ -84,13 +73,17 @@ type Scan struct {
 	progress Progress
 }
 
-// Run scans the resources, one after the other, and returns what it counted. A resource that cannot be read ends the scan of that
-// resource only. If none can be read, that is an error.
+// Run lists the target, scans the resources, one after the other, and returns what it counted. A resource that cannot be read ends the scan
+// of that resource only. If none can be read, that is an error.
 func (s *Scan) Run(ctx context.Context, resources []*desired.Resource) (Progress, []Unread, error) {
+	listed, err := s.listing(ctx, resources)
+	if err != nil {
+		return s.progress, nil, err
+	}
 	var unread []Unread
 	for _, r := range resources {
 		s.progress.Resource, s.progress.Key = r.Name, ""
-		err := s.resource(ctx, r)
+		err := s.resource(ctx, r, listed[r.Name])
 		var own *readError
 		switch {
 		case errors.As(err, &own) && ctx.Err() == nil && database.Code(err) != "" && !database.IsUnavailable(err):
@@ -111,11 +104,7 @@ type readError struct{ err error }
 func (e *readError) Error() string { return e.err.Error() }
 func (e *readError) Unwrap() error { return e.err }
 
-func (s *Scan) resource(ctx context.Context, r *desired.Resource) error {
-	listed, err := s.listing(ctx, r)
-	if err != nil {
-		return err
-	}
+func (s *Scan) resource(ctx context.Context, r *desired.Resource, listed *listed) error {
 	if !s.Drain {
 		if err := s.rows(ctx, r); err != nil {
 			return err
@@ -168,7 +157,7 @@ func (s *Scan) rows(ctx context.Context, r *desired.Resource) error {
 }
 
 // ledger looks for what no running row wants, and (with a listing) for what the target has lost.
-func (s *Scan) ledger(ctx context.Context, r *desired.Resource, listed *keySet) error {
+func (s *Scan) ledger(ctx context.Context, r *desired.Resource, listed *listed) error {
 	queries := store.New(s.DB)
 	after := ""
 	for first := true; ; first = false {
@@ -196,7 +185,7 @@ func (s *Scan) ledger(ctx context.Context, r *desired.Resource, listed *keySet) 
 	}
 }
 
-func (s *Scan) ledgerPage(ctx context.Context, r *desired.Resource, rows []store.LedgerPageRow, listed *keySet) error {
+func (s *Scan) ledgerPage(ctx context.Context, r *desired.Resource, rows []store.LedgerPageRow, listed *listed) error {
 	keys := make([]string, len(rows))
 	for i, row := range rows {
 		keys[i] = row.Key
@@ -228,7 +217,7 @@ func (s *Scan) ledgerPage(ctx context.Context, r *desired.Resource, rows []store
 }
 
 // judge says how a ledger row differs from its user's row (gone or not) and from the listing.
-func (s *Scan) judge(row store.LedgerPageRow, gone, removed bool, listed *keySet) (Kind, bool) {
+func (s *Scan) judge(row store.LedgerPageRow, gone, removed bool, listed *listed) (Kind, bool) {
 	state := desired.State(row.State)
 	if gone {
 		// What is being deleted, is parked until all deletes are counted, or waits for a person, needs nobody to find it. But untrack()
@@ -243,147 +232,4 @@ func (s *Scan) judge(row store.LedgerPageRow, gone, removed bool, listed *keySet
 		return KindMissing, true
 	}
 	return KindCheck, !s.Since.IsZero() && row.AppliedAt != nil && !row.AppliedAt.Before(s.Since)
-}
-
-// listing reads what the target really has of a resource, and compares it with the ledger. It returns the keys.
-func (s *Scan) listing(ctx context.Context, r *desired.Resource) (*keySet, error) {
-	if s.Lister == nil {
-		return nil, nil
-	}
-	began, err := store.New(s.DB).TimeNow(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the database's clock: %w", err)
-	}
-	set, unknown := &keySet{began: began}, &keySet{}
-	err = s.eachListed(ctx, r, set.add, func(chunk []driver.Listed) error { return s.listed(ctx, r, chunk, set, unknown) })
-	if err != nil {
-		return nil, err
-	}
-	set.sort()
-	return set, s.orphans(ctx, r, unknown)
-}
-
-// orphans looks again at what the ledger did not know. An ordinary delete may have come between the listing and the look
-// at the ledger: the target then no longer has it. Or the first call for it is under way: then the ledger is to know it first.
-// What the target still has, and the ledger still does not know, is an orphan.
-func (s *Scan) orphans(ctx context.Context, r *desired.Resource, unknown *keySet) error {
-	if len(unknown.hashes) == 0 {
-		return nil
-	}
-	unknown.sort()
-	return s.eachListed(ctx, r, func(string) {}, func(chunk []driver.Listed) error {
-		chunk = slices.DeleteFunc(chunk, func(one driver.Listed) bool { return !unknown.has(one.Key) })
-		if len(chunk) > 0 && s.Know != nil {
-			if err := s.Know(ctx); err != nil {
-				return err
-			}
-		}
-		rows, err := s.lookup(ctx, r, chunk)
-		if err != nil {
-			return err
-		}
-		for _, row := range rows {
-			if row.Known {
-				continue
-			}
-			if err := s.found(ctx, r, row.Key, KindOrphan); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// eachListed lists the target: one is told of every key, page of every pageRows objects, which have the SHA-256 of a memory in its place.
-func (s *Scan) eachListed(ctx context.Context, r *desired.Resource, one func(key string), page func(chunk []driver.Listed) error) error {
-	var chunk []driver.Listed
-	for listed, err := range driver.List(ctx, s.Lister, r.Name) {
-		if err != nil {
-			return &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}
-		}
-		one(listed.Key)
-		if listed.Memory != nil {
-			sum := sha256.Sum256(listed.Memory)
-			listed.Memory = sum[:]
-		}
-		if chunk = append(chunk, listed); len(chunk) < pageRows {
-			continue
-		}
-		if err := page(chunk); err != nil {
-			return err
-		}
-		chunk = chunk[:0]
-	}
-	return page(chunk)
-}
-
-// listed compares a page of the listing with the ledger. What the ledger does not know goes into unknown.
-func (s *Scan) listed(ctx context.Context, r *desired.Resource, chunk []driver.Listed, set, unknown *keySet) error {
-	rows, err := s.lookup(ctx, r, chunk)
-	if err != nil {
-		return err
-	}
-	for i, row := range rows {
-		switch {
-		case !row.Known:
-			unknown.add(row.Key)
-		case set.outdated(row.AppliedAt): // applied since the listing began
-		case row.State == string(desired.Applied) && differs(chunk[i], row):
-			err = s.found(ctx, r, row.Key, KindDifferent)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// differs reports whether a target has another content than the ledger says.
-func differs(one driver.Listed, row store.LedgerLookupRow) bool {
-	if one.Memory != nil {
-		return !bytes.Equal(one.Memory, row.Remembered)
-	}
-	return len(one.Hashes) > 0 && !slices.ContainsFunc(one.Hashes, func(h driver.Hash) bool { return slices.Equal(h[:], row.AppliedHash) })
-}
-
-// lookup returns what the ledger says about listed objects, in their order.
-func (s *Scan) lookup(ctx context.Context, r *desired.Resource, chunk []driver.Listed) ([]store.LedgerLookupRow, error) {
-	if len(chunk) == 0 {
-		return nil, nil
-	}
-	asked := store.LedgerLookupParams{TargetID: s.TargetID, ResourceID: r.ID, Keys: make([]string, len(chunk))}
-	for i, one := range chunk {
-		asked.Keys[i], asked.Remembers = one.Key, asked.Remembers || one.Memory != nil
-	}
-	rows, err := store.New(s.DB).LedgerLookup(ctx, asked)
-	if err != nil {
-		return nil, fmt.Errorf("read the ledger of resource %s: %w", r.Name, err)
-	}
-	return rows, nil
-}
-
-// keySet is a set of keys in eight bytes each: a million keys are 8 MB. Two keys with equal hashes (one chance in 2^64
-// for each pair) would hide one missing object until its content changes.
-type keySet struct {
-	hashes []uint64
-	began  time.Time // of the listing, by the database's clock
-}
-
-// outdated reports whether an object was applied after the listing began: the listing says nothing about it.
-func (s *keySet) outdated(appliedAt *time.Time) bool {
-	return appliedAt != nil && !appliedAt.Before(s.began)
-}
-
-func (s *keySet) add(key string) { s.hashes = append(s.hashes, keyHash(key)) }
-
-func (s *keySet) sort() { slices.Sort(s.hashes) }
-
-func (s *keySet) has(key string) bool {
-	_, ok := slices.BinarySearch(s.hashes, keyHash(key))
-	return ok
-}
-
-func keyHash(key string) uint64 {
-	sum := sha256.Sum256([]byte(key))
-	return binary.BigEndian.Uint64(sum[:8])
 }

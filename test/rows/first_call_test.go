@@ -112,13 +112,13 @@ type lateListing struct {
 	asked, goOn chan struct{}
 }
 
-func (l lateListing) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (l lateListing) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	select {
 	case l.asked <- struct{}{}:
 		<-l.goOn
 	default: // the test waits for the first listing only
 	}
-	return l.Listing.List(ctx, resource)
+	return l.Listing.List(ctx, resources)
 }
 
 // F115: an object whose first call has begun, and has created it in the target, is no orphan for a sync that lists it: it is called

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -48,7 +49,7 @@ func (k *keeper) note(action string, ref driver.Ref, out driver.Outcome) driver.
 	return out
 }
 
-func (k *keeper) List(_ context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (k *keeper) List(_ context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	objects, _, _ := k.Snapshot()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -60,7 +61,7 @@ func (k *keeper) List(_ context.Context, resource string) iter.Seq2[driver.Liste
 			if lists != nil {
 				one.Memory = lists(key, spec)
 			}
-			if ok && name == resource && !yield(one, nil) {
+			if ok && slices.Contains(resources, name) && !yield(one, nil) {
 				return
 			}
 		}

@@ -136,9 +136,9 @@ type slow struct {
 	began, end chan struct{}
 }
 
-func (l *slow) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (l *slow) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
-		for one, err := range l.Listing.List(ctx, resource) {
+		for one, err := range l.Listing.List(ctx, resources) {
 			if !yield(one, err) {
 				return
 			}
@@ -180,9 +180,9 @@ type flaky struct {
 	broken atomic.Bool
 }
 
-func (f *flaky) List(_ context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (f *flaky) List(_ context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
-		if !yield(driver.Listed{Resource: resource, Key: "stray"}, nil) {
+		if !yield(driver.Listed{Resource: resources[0], Key: "stray"}, nil) {
 			return
 		}
 		if f.broken.Load() {
@@ -200,7 +200,7 @@ func TestFailedSyncDeletesNothing(t *testing.T) {
 	eu.Put("app/stray", `"x"`)
 	want["app/stray"] = `"x"`
 	w.Start(servertest.Named("eu", eu))
-	w.Settled("failed list what target eu has of resource app: the disk is on fire", `SELECT state || ' ' || error FROM reconciler.sync_runs WHERE state = 'failed' ORDER BY id DESC LIMIT 1`)
+	w.Settled("failed list what target eu has: the disk is on fire", `SELECT state || ' ' || error FROM reconciler.sync_runs WHERE state = 'failed' ORDER BY id DESC LIMIT 1`)
 	have, calls, _ := eu.Snapshot()
 	for _, c := range calls {
 		require.Equal(t, "apply", c.Action)
@@ -229,7 +229,7 @@ func TestWaitGoesOnUntilAFailedSyncIsMadeGood(t *testing.T) {
 			w.DB.Exec(t, `SELECT reconciler.resync('eu')`)
 			w.Settled("failed", `SELECT state FROM reconciler.syncs WHERE reason = 'resync' ORDER BY id LIMIT 1`)
 			// While it is tried again, it is running.
-			w.Settled("eu syncing resync sync is requested again; it failed: list what target eu has of resource app: the disk is on fire true",
+			w.Settled("eu syncing resync sync is requested again; it failed: list what target eu has: the disk is on fire true",
 				`SELECT string_agg(concat_ws(' ', target, state, reason, timed_out::text), E'\n') FROM reconciler.wait('10ms')`)
 			w.Settled("true", `SELECT (sync ~ '^resync sync requested by \S+ at .+, again at .+$')::text FROM reconciler.status`)
 

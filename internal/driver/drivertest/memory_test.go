@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -224,16 +225,18 @@ func (m *memory) keepingFixture(t *testing.T) drivertest.Fixture {
 	return f
 }
 
-func (m *memory) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (m *memory) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		m.mu.Lock()
 		objects := maps.Clone(m.objects)
 		m.mu.Unlock()
 		if m.is("list forgets hostile keys") {
-			delete(objects, name{resource, ".."})
+			for _, resource := range resources {
+				delete(objects, name{resource, ".."})
+			}
 		}
 		for at, spec := range objects {
-			if at.resource != resource && !m.is("list mixes resources") {
+			if !slices.Contains(resources, at.resource) && !m.is("list mixes resources") {
 				continue
 			}
 			if ctx.Err() != nil {
@@ -241,6 +244,10 @@ func (m *memory) List(ctx context.Context, resource string) iter.Seq2[driver.Lis
 					yield(driver.Listed{}, context.Cause(ctx))
 				}
 				return
+			}
+			resource := at.resource
+			if m.is("list mixes resources") {
+				resource = resources[0]
 			}
 			listed := driver.Listed{Resource: resource, Key: at.key, Hashes: []driver.Hash{driver.HashSpec([]byte(spec))}}
 			if m.keeps {

@@ -13,15 +13,24 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// list returns everything that List yields, and fails if it yields a key twice.
+// list returns everything of a resource that List yields.
 func (b *bench) list(t *testing.T, lister driver.Lister, resource string) map[string]driver.Listed {
 	t.Helper()
-	found := map[string]driver.Listed{}
-	for listed, err := range lister.List(t.Context(), resource) {
+	return b.listAll(t, lister, resource)[resource]
+}
+
+// listAll returns everything that List yields, by resource and key, and fails if it yields an object twice. A driver may yield more than
+// it was asked for, but no resource that nothing was applied of.
+func (b *bench) listAll(t *testing.T, lister driver.Lister, resources ...string) map[string]map[string]driver.Listed {
+	t.Helper()
+	found := map[string]map[string]driver.Listed{}
+	for listed, err := range lister.List(t.Context(), resources) {
 		require.NoError(t, err)
-		require.Equal(t, resource, listed.Resource)
-		require.NotContains(t, found, listed.Key)
-		found[listed.Key] = listed
+		if found[listed.Resource] == nil {
+			found[listed.Resource] = map[string]driver.Listed{}
+		}
+		require.NotContains(t, found[listed.Resource], listed.Key)
+		found[listed.Resource][listed.Key] = listed
 	}
 	return found
 }
@@ -53,6 +62,12 @@ func listsExactly(t *testing.T, b *bench) {
 	require.Equal(t, []string{"other"}, slices.Collect(maps.Keys(b.list(t, lister, "apps/jobs"))))
 	require.Empty(t, b.list(t, lister, "app"))
 	require.Empty(t, b.list(t, lister, ".."))
+
+	all := b.listAll(t, lister, "apps", "..", "jobs", "apps/jobs")
+	require.ElementsMatch(t, []string{"apps", "jobs", "apps/jobs"}, slices.Collect(maps.Keys(all)))
+	require.ElementsMatch(t, want, slices.Collect(maps.Keys(all["apps"])))
+	require.Equal(t, []string{"other"}, slices.Collect(maps.Keys(all["jobs"])))
+	require.Equal(t, []string{"other"}, slices.Collect(maps.Keys(all["apps/jobs"])))
 }
 
 // C49: a spec that is in sync is known as such, and no other spec is taken for it.
@@ -112,7 +127,7 @@ func listStops(t *testing.T, b *bench) {
 		b.requireDone(t, b.apply(t, "apps", fmt.Sprint(i), `{}`))
 	}
 	seen := 0
-	for _, err := range lister.List(t.Context(), "apps") {
+	for _, err := range lister.List(t.Context(), []string{"apps"}) {
 		require.NoError(t, err)
 		if seen++; seen == 2 {
 			break
@@ -123,7 +138,7 @@ func listStops(t *testing.T, b *bench) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("the target was handed over"))
 	var last error
-	for _, err := range lister.List(ctx, "apps") {
+	for _, err := range lister.List(ctx, []string{"apps"}) {
 		require.NoError(t, last, "List went on after an error")
 		last = err
 	}

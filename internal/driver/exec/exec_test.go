@@ -122,7 +122,7 @@ func TestTheProgramSeesOnlyWhatItWasGiven(t *testing.T) {
 	})
 	require.Equal(t, driver.Done(), d.Apply(t.Context(), object("web", `{}`)))
 	var text string
-	for _, err := range d.(driver.Lister).List(t.Context(), "apps") {
+	for _, err := range d.(driver.Lister).List(t.Context(), []string{"apps"}) {
 		text = err.Error()
 	}
 	require.Contains(t, text, "REGION=eu")

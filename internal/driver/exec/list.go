@@ -34,29 +34,29 @@ type listingProgram struct {
 	most    int           // lines
 }
 
-// listMessage is what the list command reads.
+// listMessage is what the list command reads. It names no resource: a command that ignored it would list the objects of all resources
+// under each of them, and a sync would delete them as orphans.
 type listMessage struct {
-	Action   string `json:"action"`
-	Target   string `json:"target"`
-	Resource string `json:"resource"`
+	Action string `json:"action"`
+	Target string `json:"target"`
 }
 
 // listLine is one line that it writes.
 type listLine struct {
-	Key  *string `json:"key"`
-	Hash string  `json:"hash"` // as in the message that applied the object; empty if it cannot tell
+	Resource string  `json:"resource"`
+	Key      *string `json:"key"`
+	Hash     string  `json:"hash"` // as in the message that applied the object; empty if it cannot tell
 }
 
-// List runs the list command and reads its output while it runs. An exit status other than 0 makes the
+// List runs the list command once for all resources and reads its output while it runs. An exit status other than 0 makes the
 // listing an error, also after every line was read.
-func (p *listingProgram) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (p *listingProgram) List(ctx context.Context, _ []string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
-		err := p.eachLine(ctx, resource, func(line []byte) error {
+		err := p.eachLine(ctx, func(line []byte) error {
 			listed, err := p.parseLine(line)
 			if err != nil {
 				return fmt.Errorf("%s: %w", filepath.Base(p.list[0]), err)
 			}
-			listed.Resource = resource
 			if !yield(listed, nil) {
 				return errStop
 			}
@@ -72,8 +72,8 @@ func (p *listingProgram) List(ctx context.Context, resource string) iter.Seq2[dr
 var errStop = errors.New("stop")
 
 // eachLine runs the list command and calls take with every line, until it returns an error.
-func (p *listingProgram) eachLine(ctx context.Context, resource string, take func([]byte) error) error {
-	message, err := json.Marshal(listMessage{Action: "list", Target: p.target, Resource: resource})
+func (p *listingProgram) eachLine(ctx context.Context, take func([]byte) error) error {
+	message, err := json.Marshal(listMessage{Action: "list", Target: p.target})
 	if err != nil {
 		return err
 	}
@@ -123,10 +123,10 @@ func (p *program) parseLine(text []byte) (driver.Listed, error) {
 	// A program may write what it was given.
 	shown := func() string { return driver.Snippet([]byte(p.scrubber.Text(string(text))), shownMax) }
 	var line listLine
-	if err := json.Unmarshal(text, &line); err != nil || line.Key == nil {
-		return driver.Listed{}, fmt.Errorf(`a line is not {"key": .., "hash": ..}: %s`, shown())
+	if err := json.Unmarshal(text, &line); err != nil || line.Key == nil || line.Resource == "" {
+		return driver.Listed{}, fmt.Errorf(`a line is not {"resource": .., "key": .., "hash": ..}: %s`, shown())
 	}
-	listed := driver.Listed{Key: *line.Key}
+	listed := driver.Listed{Resource: line.Resource, Key: *line.Key, Unmarked: true}
 	if line.Hash == "" {
 		return listed, nil
 	}

@@ -23,7 +23,7 @@ func listingOf(t *testing.T, script string, more driver.Options) *listingProgram
 
 func listed(t *testing.T, p *listingProgram) (found int, last error) {
 	t.Helper()
-	for _, err := range p.List(t.Context(), "apps") {
+	for _, err := range p.List(t.Context(), []string{"apps"}) {
 		if last = err; err == nil {
 			found++
 		}
@@ -33,7 +33,7 @@ func listed(t *testing.T, p *listingProgram) (found int, last error) {
 
 func TestF81_AListingThatFallsSilentIsStopped(t *testing.T) {
 	t.Parallel()
-	const line = `echo '{"key": "a"}'; `
+	const line = `echo '{"resource": "apps", "key": "a"}'; `
 	for name, script := range map[string]string{"AtOnce": ``, "Later": line + line} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,7 +46,7 @@ func TestF81_AListingThatFallsSilentIsStopped(t *testing.T) {
 
 func TestF81_AListingWithoutEndIsStopped(t *testing.T) {
 	t.Parallel()
-	p := listingOf(t, `while :; do echo '{"key": "a"}'; done`, nil)
+	p := listingOf(t, `while :; do echo '{"resource": "apps", "key": "a"}'; done`, nil)
 	require.Equal(t, linesMax, p.most)
 	p.most = 1000
 	found, err := listed(t, p)

@@ -18,7 +18,7 @@ import (
 func list(t *testing.T, ctx context.Context, script string, args ...any) (found []driver.Listed, last error) {
 	t.Helper()
 	d := open(t, driver.Options{"command": shell("exit 0"), "list_command": shell(script, args...)})
-	for listed, err := range d.(driver.Lister).List(ctx, "apps") {
+	for listed, err := range d.(driver.Lister).List(ctx, []string{"apps"}) {
 		if err != nil {
 			last = err
 			continue
@@ -33,10 +33,10 @@ func TestListReadsAnObjectFromEachLine(t *testing.T) {
 	t.Parallel()
 
 	hash := driver.HashSpec([]byte(`{}`))
-	found, err := list(t, t.Context(), `printf '%s\n' '{"key": "a\n\u00e9", "hash": "`+hash.String()+`", "more": 1}'; printf '{"key": ""}'`)
+	found, err := list(t, t.Context(), `printf '%s\n' '{"resource": "apps", "key": "a\n\u00e9", "hash": "`+hash.String()+`", "more": 1}'; printf '{"resource": "apps", "key": ""}'`)
 	require.NoError(t, err)
 	require.Equal(t, []driver.Listed{
-		{Resource: "apps", Key: "a\né", Hashes: []driver.Hash{hash}}, {Resource: "apps", Key: ""},
+		{Resource: "apps", Key: "a\né", Hashes: []driver.Hash{hash}, Unmarked: true}, {Resource: "apps", Key: "", Unmarked: true},
 	}, found)
 
 	found, err = list(t, t.Context(), `exit 0`)
@@ -50,25 +50,27 @@ func TestTheListCommandReadsWhatToList(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	_, err := list(t, t.Context(), `cat > "$1"`, out)
 	require.NoError(t, err)
-	require.Equal(t, `{"action":"list","target":"test","resource":"apps"}`+"\n", read(t, out))
+	require.Equal(t, `{"action":"list","target":"test"}`+"\n", read(t, out))
 }
 
 // I5: what is not a whole listing must not look like one.
 func TestAListingThatWentWrongIsAnError(t *testing.T) {
 	t.Parallel()
 
-	const a = `echo '{"key": "a"}'; `
+	const a = `echo '{"resource": "apps", "key": "a"}'; `
 	for script, c := range map[string]struct {
 		found int
 		text  string
 	}{
-		a + `echo 'no access' >&2; exit 1`:            {1, "sh: exit status 1: no access"},
-		a + `kill -KILL $$`:                           {1, "sh: killed by a signal (killed)"},
-		a + `echo nonsense; ` + a:                     {1, `sh: a line is not {"key": .., "hash": ..}: nonsense`},
-		a + `echo; ` + a:                              {1, `sh: a line is not {"key": .., "hash": ..}: `},
-		a + `echo '{"hash": "00"}'`:                   {1, `sh: a line is not {"key": .., "hash": ..}: {"hash": "00"}`},
-		a + `echo '{"key": "b", "hash": "00"}'`:       {1, `sh: a hash is not 32 hexadecimal digits: {"key": "b", "hash": "00"}`},
-		`head -c 2000000 /dev/zero | tr '\0' x; ` + a: {0, "sh: a line of more than 1048576 bytes"},
+		a + `echo 'no access' >&2; exit 1`:                          {1, "sh: exit status 1: no access"},
+		a + `kill -KILL $$`:                                         {1, "sh: killed by a signal (killed)"},
+		a + `echo nonsense; ` + a:                                   {1, `sh: a line is not {"resource": .., "key": .., "hash": ..}: nonsense`},
+		a + `echo; ` + a:                                            {1, `sh: a line is not {"resource": .., "key": .., "hash": ..}: `},
+		a + `echo '{"key": "b"}'`:                                   {1, `sh: a line is not {"resource": .., "key": .., "hash": ..}: {"key": "b"}`},
+		a + `echo '{"resource": "", "key": "b"}'`:                   {1, `sh: a line is not {"resource": .., "key": .., "hash": ..}: {"resource": "", "key": "b"}`},
+		a + `echo '{"hash": "00"}'`:                                 {1, `sh: a line is not {"resource": .., "key": .., "hash": ..}: {"hash": "00"}`},
+		a + `echo '{"resource": "apps", "key": "b", "hash": "00"}'`: {1, `sh: a hash is not 32 hexadecimal digits: {"resource": "apps", "key": "b", "hash": "00"}`},
+		`head -c 2000000 /dev/zero | tr '\0' x; ` + a:               {0, "sh: a line of more than 1048576 bytes"},
 	} {
 		t.Run(script, func(t *testing.T) {
 			t.Parallel()
@@ -84,7 +86,7 @@ func TestAListingEndsWithItsConsumerOrContext(t *testing.T) {
 	t.Parallel()
 
 	// It lists for ever, and what it has open tells when it is gone.
-	const endless = `exec 9>"$1"; while :; do echo '{"key": "a"}'; done`
+	const endless = `exec 9>"$1"; while :; do echo '{"resource": "apps", "key": "a"}'; done`
 	start := func(t *testing.T) (fifo string, gone chan error) {
 		fifo = filepath.Join(t.TempDir(), "fifo")
 		require.NoError(t, syscall.Mkfifo(fifo, 0o600))
@@ -104,7 +106,7 @@ func TestAListingEndsWithItsConsumerOrContext(t *testing.T) {
 
 		fifo, gone := start(t)
 		d := open(t, driver.Options{"command": shell("exit 0"), "list_command": shell(endless, fifo)})
-		for listed, err := range d.(driver.Lister).List(t.Context(), "apps") {
+		for listed, err := range d.(driver.Lister).List(t.Context(), []string{"apps"}) {
 			require.NoError(t, err)
 			require.Equal(t, "a", listed.Key)
 			break
@@ -119,7 +121,7 @@ func TestAListingEndsWithItsConsumerOrContext(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
 		var last error
-		for _, err := range d.(driver.Lister).List(ctx, "apps") {
+		for _, err := range d.(driver.Lister).List(ctx, []string{"apps"}) {
 			cancel(errors.New("the target was handed over"))
 			last = err
 		}
@@ -132,7 +134,7 @@ func TestAListingEndsWithItsConsumerOrContext(t *testing.T) {
 func TestAListingIsReadWhileTheProgramWrites(t *testing.T) {
 	t.Parallel()
 
-	found, err := list(t, t.Context(), `i=0; while [ $i -lt 3000 ]; do echo "{\"key\": \"`+strings.Repeat("k", 100)+`$i\"}"; i=$((i+1)); done`)
+	found, err := list(t, t.Context(), `i=0; while [ $i -lt 3000 ]; do echo "{\"resource\": \"apps\", \"key\": \"`+strings.Repeat("k", 100)+`$i\"}"; i=$((i+1)); done`)
 	require.NoError(t, err)
 	require.Len(t, found, 3000)
 }

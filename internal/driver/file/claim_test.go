@@ -28,7 +28,7 @@ func started(t *testing.T, target, dir string, home driver.Home) driver.Driver {
 
 func listed(t *testing.T, d driver.Driver) (found int, last error) {
 	t.Helper()
-	for _, err := range d.(driver.Lister).List(t.Context(), "apps") {
+	for _, err := range d.(driver.Lister).List(t.Context(), []string{"apps"}) {
 		if last = err; err == nil {
 			found++
 		}

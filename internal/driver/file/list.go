@@ -28,9 +28,13 @@ const (
 // foreign is the hash of what cannot be the content of any spec: it differs from every ledger's.
 var foreign = driver.HashSpec(nil)
 
-// List yields the objects of the resource in the order of the file system. Files with names that no key
+// List yields the objects of the resources in the order of the file system. Files with names that no key
 // encodes to are not the driver's, and left alone.
-func (d *directory) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (d *directory) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
+	return driver.EachResource(resources, func(resource string) iter.Seq2[driver.Listed, error] { return d.list(ctx, resource) })
+}
+
+func (d *directory) list(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		w := walk{ctx: ctx, resource: resource, yield: yield}
 		err := w.start(d)

@@ -17,7 +17,7 @@ import (
 func list(t *testing.T, d driver.Driver, resource string) map[string][]driver.Hash {
 	t.Helper()
 	found := map[string][]driver.Hash{}
-	for listed, err := range d.(driver.Lister).List(t.Context(), resource) {
+	for listed, err := range d.(driver.Lister).List(t.Context(), []string{resource}) {
 		require.NoError(t, err)
 		found[listed.Key] = listed.Hashes
 	}
@@ -27,7 +27,7 @@ func list(t *testing.T, d driver.Driver, resource string) map[string][]driver.Ha
 func listError(t *testing.T, d driver.Driver, resource string) error {
 	t.Helper()
 	var last error
-	for _, err := range d.(driver.Lister).List(t.Context(), resource) {
+	for _, err := range d.(driver.Lister).List(t.Context(), []string{resource}) {
 		last = err
 	}
 	return last

@@ -45,7 +45,7 @@ func TestF29_NamedPipesHangNothing(t *testing.T) {
 		promptly(t, func() {
 			remove = d.Delete(t.Context(), ref)
 			apply = d.Apply(t.Context(), driver.Object{Ref: ref, Spec: []byte(`{}`)})
-			for _, err := range d.(driver.Lister).List(t.Context(), "apps") {
+			for _, err := range d.(driver.Lister).List(t.Context(), []string{"apps"}) {
 				_ = err
 			}
 			_ = d.Close(t.Context())

@@ -135,7 +135,7 @@ func (c *caller) drifted(t *testing.T) []string {
 	listed := map[string][]byte{}
 	lister, ok := c.Driver.(driver.Lister)
 	require.True(t, ok)
-	for one, err := range lister.List(t.Context(), "apps") {
+	for one, err := range lister.List(t.Context(), []string{"apps"}) {
 		require.NoError(t, err)
 		listed[one.Key] = one.Memory
 	}

@@ -17,8 +17,12 @@ import (
 // pageObjects is how many objects a request lists.
 const pageObjects = 500
 
-// List yields the objects of a resource by the marks of their members. It reads metadata only.
-func (c *cluster) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
+// List yields the objects of the resources by the marks of their members. It reads metadata only.
+func (c *cluster) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
+	return driver.EachResource(resources, func(resource string) iter.Seq2[driver.Listed, error] { return c.list(ctx, resource) })
+}
+
+func (c *cluster) list(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
 		objects, err := c.gather(ctx, resource)
 		if err != nil {

@@ -86,8 +86,8 @@ func TestAClusterThatDoesNotAnswerIsUnreachable(t *testing.T) {
 	b.fake.Fail(func(*http.Request) *fakeapi.Failure { return &fakeapi.Failure{Abort: true} })
 	require.Equal(t, driver.VerdictUnreachable, c.apply(t, "web", configMap("a", one("2"))).Verdict)
 	require.Equal(t, driver.VerdictUnreachable, c.delete(t, "web").Verdict)
-	require.Error(t, c.Driver.(driver.Checker).Check(t.Context()))           //nolint:forcetypeassert // it is one
-	for _, err := range c.Driver.(driver.Lister).List(t.Context(), "apps") { //nolint:forcetypeassert // it is one
+	require.Error(t, c.Driver.(driver.Checker).Check(t.Context()))                     //nolint:forcetypeassert // it is one
+	for _, err := range c.Driver.(driver.Lister).List(t.Context(), []string{"apps"}) { //nolint:forcetypeassert // it is one
 		require.Error(t, err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())

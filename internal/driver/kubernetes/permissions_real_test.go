@@ -149,7 +149,7 @@ func (b *bed) work(t *testing.T, c *caller) error {
 			return out.Err
 		}
 	}
-	for _, err := range c.Driver.(driver.Lister).List(t.Context(), "apps") {
+	for _, err := range c.Driver.(driver.Lister).List(t.Context(), []string{"apps"}) {
 		if err != nil {
 			return err
 		}

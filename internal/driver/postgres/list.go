@@ -13,13 +13,15 @@ import (
 // listPageRows is how many rows of a listing are in memory at once.
 const listPageRows = 1000
 
-// List yields the rows of the resource in the order of their keys, page by page: no snapshot is held between.
-func (d *database) List(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
-	return func(yield func(driver.Listed, error) bool) {
-		if driver.Storable(driver.Ref{Resource: resource}) == nil { // else no row can have the name
-			d.list(ctx, resource, yield)
+// List yields the rows of each resource in the order of their keys, page by page: no snapshot is held between.
+func (d *database) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
+	return driver.EachResource(resources, func(resource string) iter.Seq2[driver.Listed, error] {
+		return func(yield func(driver.Listed, error) bool) {
+			if driver.Storable(driver.Ref{Resource: resource}) == nil { // else no row can have the name
+				d.list(ctx, resource, yield)
+			}
 		}
-	}
+	})
 }
 
 func (d *database) list(ctx context.Context, resource string, yield func(driver.Listed, error) bool) {

@@ -248,7 +248,7 @@ func TestF80_ARowWithoutASpecDiffersFromEverySpec(t *testing.T) {
 	db.Exec(t, `CREATE UNIQUE INDEX ON reconciled_objects (target, resource, key); DELETE FROM reconciled_objects`)
 	db.Exec(t, `INSERT INTO reconciled_objects VALUES ('test', 'apps', 'a', NULL, 1, 1), ('test', 'apps', 'b', '1', 1, 1), ('test', 'apps', NULL, '1', 1, 1)`)
 	found := map[string][]driver.Hash{}
-	for listed, err := range d.(driver.Lister).List(t.Context(), "apps") {
+	for listed, err := range d.(driver.Lister).List(t.Context(), []string{"apps"}) {
 		require.NoError(t, err)
 		found[listed.Key] = listed.Hashes
 	}
@@ -268,7 +268,7 @@ func TestListReadsPages(t *testing.T) {
 				FROM (SELECT chr(33 + n % 90) || ' ' || repeat('é', n % 7) || n AS k FROM generate_series(1, 2998) AS n UNION ALL SELECT '') AS keys`)
 			db.Exec(t, `INSERT INTO reconciled_objects SELECT 'other', 'apps', n::text, '1', 1, 1 FROM generate_series(1, 10) AS n`)
 			seen := map[string]bool{}
-			for listed, err := range d.(driver.Lister).List(t.Context(), "apps") {
+			for listed, err := range d.(driver.Lister).List(t.Context(), []string{"apps"}) {
 				require.NoError(t, err)
 				require.False(t, seen[listed.Key], "%q comes twice", listed.Key)
 				seen[listed.Key] = true
@@ -350,7 +350,7 @@ func TestTablesOfRandomNames(t *testing.T) {
 		require.NoError(r, d.(driver.Checker).Check(t.Context()))
 		require.Equal(r, driver.Done(), d.Delete(t.Context(), object("a", "", 1, 3).Ref))
 		listed := map[string]driver.Hash{}
-		for l, err := range d.(driver.Lister).List(t.Context(), "apps") {
+		for l, err := range d.(driver.Lister).List(t.Context(), []string{"apps"}) {
 			require.NoError(r, err)
 			require.Len(r, l.Hashes, 1)
 			listed[l.Key] = l.Hashes[0]

@@ -69,7 +69,7 @@ func TestAMissingTableIsNoEmptyTarget(t *testing.T) {
 	require.Equal(t, driver.VerdictUnreachable, o.Verdict)
 	require.EqualError(t, o.Err, text)
 	var last error
-	for _, err := range d.(driver.Lister).List(t.Context(), "apps") {
+	for _, err := range d.(driver.Lister).List(t.Context(), []string{"apps"}) {
 		last = err
 	}
 	require.EqualError(t, last, `list "apps": `+text)

@@ -155,11 +155,11 @@ func (p *Place) Until(t testing.TB, ok func(objects map[string]string, calls []C
 type Listing struct{ *Place }
 
 // List is part of driver.Lister.
-func (l Listing) List(_ context.Context, resource string) iter.Seq2[driver.Listed, error] {
+func (l Listing) List(_ context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	objects, _, _ := l.Snapshot()
 	return func(yield func(driver.Listed, error) bool) {
 		for id, spec := range objects {
-			if name, key, ok := Cut(id); ok && name == resource {
+			if name, key, ok := Cut(id); ok && slices.Contains(resources, name) {
 				if !yield(driver.Listed{Resource: name, Key: key, Hashes: []driver.Hash{driver.HashSpec([]byte(spec))}}, nil) {
 					return
 				}

@@ -53,13 +53,13 @@ func run() error {
 		}
 		return nil
 	case "list":
-		return list(dir, m.Resource)
+		return list(dir)
 	default:
 		return fmt.Errorf("unknown action %q", m.Action)
 	}
 }
 
-func list(dir, resource string) error {
+func list(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
@@ -77,10 +77,8 @@ func list(dir, resource string) error {
 		if err := json.Unmarshal(content, &m); err != nil {
 			return err
 		}
-		if m.Resource == resource {
-			if err := lines.Encode(map[string]string{"key": m.Key, "hash": m.Hash}); err != nil {
-				return err
-			}
+		if err := lines.Encode(map[string]string{"resource": m.Resource, "key": m.Key, "hash": m.Hash}); err != nil {
+			return err
 		}
 	}
 	return nil
