@@ -71,7 +71,7 @@ func (c *Config) OpenTargets(reg driver.Registry, env driver.Env) (map[string]dr
 
 func (c *Config) openTargets(reg driver.Registry, env driver.Env, skip map[int]bool, p *problems) map[string]driver.Driver {
 	drivers := make(map[string]driver.Driver, len(c.Targets))
-	var exclusive directories
+	var taken places
 	for i, t := range c.Targets {
 		if skip[i] {
 			continue
@@ -88,7 +88,7 @@ func (c *Config) openTargets(reg driver.Registry, env driver.Env, skip map[int]b
 			continue
 		}
 		drivers[c.driverKey(drivers, i)] = d
-		exclusive.add(c, p, i, d)
+		taken.add(c, p, i, d)
 	}
 	return drivers
 }

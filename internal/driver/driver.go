@@ -147,11 +147,6 @@ type Starter interface {
 	Start(ctx context.Context, home Home)
 }
 
-// Exclusive is a driver whose target is a directory that no other target may have, or have a part of.
-type Exclusive interface {
-	Directory() string
-}
-
 // Troubled is a driver that goes on working after its calls have returned (a reload command), and can say
 // that this work fails at the moment. Status and doctor show it; it is no reason to stop calling.
 type Troubled interface {

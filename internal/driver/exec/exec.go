@@ -37,6 +37,17 @@ type program struct {
 	dir      string
 	environ  []string
 	scrubber driver.Scrubber
+
+	surroundings string // what distinguishes two targets with this program
+}
+
+// Place returns the command line, where it runs, and the variables that the options give it: the program may tell targets apart by
+// the message that it reads, or not.
+func (p *program) Place() driver.Place {
+	return driver.Place{
+		Option: "command", Name: p.args[0], Detail: p.surroundings,
+		Apart: "Give each an argument or a variable of its own, such as options.env with the name of the target",
+	}
 }
 
 // Apply runs the program with the object.

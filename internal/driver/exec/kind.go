@@ -1,6 +1,8 @@
 package exec
 
 import (
+	"fmt"
+
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/options"
 	"github.com/pgreconciler/reconciler/internal/driver/process"
@@ -21,6 +23,7 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 	if err := r.Err(); err != nil {
 		return nil, err
 	}
+	p.surroundings = fmt.Sprintf("%q %q %v %v", p.args, p.dir, opts["env"], opts["env_from"]) // names of secrets, not their values
 	lister, reporter := &listingProgram{program: p, list: listing, timeout: timeout, most: linesMax}, &healthProgram{of: p, args: health}
 	switch {
 	case listing != nil && health != nil:

@@ -48,8 +48,8 @@ func (d *directory) Start(_ context.Context, home driver.Home) {
 	}
 }
 
-// Directory returns the directory's path.
-func (d *directory) Directory() string { return d.path }
+// Place returns the directory: two targets would take each other's files for orphans.
+func (d *directory) Place() driver.Place { return driver.Place{Option: "dir", Name: d.path, Dir: true} }
 
 // Apply writes the object's file, unless it holds the same already.
 func (d *directory) Apply(ctx context.Context, obj driver.Object) driver.Outcome {

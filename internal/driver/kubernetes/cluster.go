@@ -31,6 +31,7 @@ type cluster struct {
 	full     dynamic.Interface
 	mapper   *mapper
 	set      *applySet
+	server   string // URL of the cluster
 	scrubber driver.Scrubber
 	waits    waits
 	fights   fights
@@ -47,7 +48,7 @@ func newCluster(target string, config *rest.Config, s settings, log *slog.Logger
 	c := &cluster{
 		settings: s, target: target, log: log.With("target", target, "driver", "kubernetes"), scrubber: secretsOf(config),
 		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, fights: fights{open: map[place]*fight{}}, listed: map[string][]byte{},
-		bases: newBases(), grown: make(chan struct{}), answerWithin: answerWithin,
+		bases: newBases(), server: config.Host, grown: make(chan struct{}), answerWithin: answerWithin,
 	}
 	config = prepared(config)
 	var err error

@@ -2,8 +2,11 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +32,8 @@ func Kind() driver.Kind { return driver.Kind{Name: "postgres", Open: open} }
 func open(target string, opts driver.Options, env driver.Env) (driver.Driver, error) {
 	r := options.New(opts)
 	secret := r.RequiredSecret("url", env.Getenv)
-	d := &database{target: target, sql: readTable(r).statements(), create: r.Bool("create", false)}
+	table := readTable(r)
+	d := &database{target: target, sql: table.statements(), create: r.Bool("create", false)}
 	connections := r.Int("max_connections", maxConnectionsDefault, 1, maxConnectionsMax)
 	config, err := pgxpool.ParseConfig(secret.Value)
 	if secret.Value != "" && err != nil {
@@ -44,6 +48,10 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 		return nil, err
 	}
 	config.MaxConns = int32(connections)
+	d.place = driver.Place{
+		Option: "table", Detail: target, // each row has the name of its target
+		Name: fmt.Sprintf("table %s of database %s at %s", table.name, config.ConnConfig.Database, net.JoinHostPort(config.ConnConfig.Host, strconv.Itoa(int(config.ConnConfig.Port)))),
+	}
 	// Neither prepared statements nor anything else is kept in a session, so that a pooler may stand in between.
 	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
 	if config.ConnConfig.ConnectTimeout == 0 {

@@ -17,7 +17,11 @@ type database struct {
 	sql      statements
 	create   bool // make the table if it is missing
 	scrubber driver.Scrubber
+	place    driver.Place
 }
+
+// Place returns the table. Two targets may share one.
+func (d *database) Place() driver.Place { return d.place }
 
 // Apply writes the object's row.
 func (d *database) Apply(ctx context.Context, obj driver.Object) driver.Outcome {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net"
 	"net/url"
 	"regexp"
 	"strings"
@@ -18,6 +19,9 @@ type address struct {
 	origin string // scheme and host: what errors may show
 	option string // the option to set another one with
 	parsed *url.URL
+
+	given  string // the option that it was given by
+	secret bool   // as a whole
 }
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
@@ -98,6 +102,27 @@ func (a address) of(ref driver.Ref) string {
 	inQuery := strings.NewReplacer("{target}", url.QueryEscape(ref.Target), "{resource}", url.QueryEscape(ref.Resource),
 		"{key}", url.QueryEscape(ref.Key))
 	return inPath.Replace(a.path) + inQuery.Replace(a.query)
+}
+
+// place returns where the objects of a target are. Two URLs that differ only in how they are written are one place.
+func (a address) place(target string) driver.Place {
+	if a.parsed == nil {
+		return driver.Place{} // a problem already
+	}
+	own := strings.NewReplacer("{target}", segment(target))
+	path, query := own.Replace(strings.TrimPrefix(a.path, authority(a.path))), own.Replace(a.query)
+	host := strings.ToLower(a.parsed.Hostname())
+	if port := a.parsed.Port(); port != "" && port != map[string]string{"http": "80", "https": "443"}[a.parsed.Scheme] {
+		host = net.JoinHostPort(host, port)
+	}
+	p := driver.Place{
+		Option: a.given, Name: a.parsed.Scheme + "://" + host + path, Detail: query, Secret: a.secret,
+		Apart: "Give each its own URL, such as one with {target} in it",
+	}
+	if p.Secret {
+		p.Name, p.Detail = a.parsed.Scheme+"://"+host+"/...", path+query
+	}
+	return p
 }
 
 // secrets yields what an answer must not repeat: a password and, if the URL as a whole is one, what follows the host.

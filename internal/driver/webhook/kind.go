@@ -24,7 +24,7 @@ const (
 // Kind is the driver `webhook`.
 func Kind() driver.Kind { return driver.Kind{Name: "webhook", Open: open} }
 
-func open(_ string, opts driver.Options, env driver.Env) (driver.Driver, error) {
+func open(target string, opts driver.Options, env driver.Env) (driver.Driver, error) {
 	r := options.New(opts)
 	labels := map[string]string{}
 	h := &hook{
@@ -35,6 +35,7 @@ func open(_ string, opts driver.Options, env driver.Env) (driver.Driver, error) 
 		headers:  readHeaders(r, env.Getenv, labels),
 		now:      time.Now,
 	}
+	h.place = h.address.place(target)
 	health := readHealthAddress(r, env.Getenv, labels)
 	roots := readRoots(r)
 	connect := r.Duration("connect_timeout", connectTimeoutDefault, connectTimeoutMin, connectTimeoutMax)
@@ -93,7 +94,8 @@ func readURL(r *options.Reader, name string, getenv func(string) string, labels 
 		r.Problemf(option, "%s", err)
 		return true, address{}
 	}
-	for value := range a.secrets(secret.Value != "") {
+	a.given, a.secret = option, secret.Value != ""
+	for value := range a.secrets(a.secret) {
 		labels[value] = "options." + option
 	}
 	return true, a

@@ -41,7 +41,11 @@ type hook struct {
 	deleting string // method
 	scrubber driver.Scrubber
 	now      func() time.Time
+	place    driver.Place
 }
+
+// Place returns the URL without user, password and query.
+func (h *hook) Place() driver.Place { return h.place }
 
 func newClient(roots *x509.CertPool, connect time.Duration) *http.Client {
 	return &http.Client{

@@ -19,7 +19,7 @@ type inDirectory struct {
 	dir string
 }
 
-func (d inDirectory) Directory() string { return d.dir }
+func (d inDirectory) Place() driver.Place { return driver.Place{Option: "dir", Name: d.dir, Dir: true} }
 
 func TestF4_NoTwoTargetsHaveOneDirectory(t *testing.T) {
 	t.Parallel()
