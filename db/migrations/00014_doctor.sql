@@ -180,10 +180,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             SELECT format('running rows of %s name target %s, which is in no running process''s config', w, t.name), format('Put %s into the config of a process, or correct the rows.', t.name)
             FROM reconciler.wanting(t.name) AS w WHERE NOT t.configured AND w IS NOT NULL
             UNION ALL
-            SELECT format('%s has other options in process %s: what it has depends on which of them owns it', t.name, string_agg(o.process, ' than in process ' ORDER BY o.process)),
+            SELECT format('%s has other options in process %s: %s', t.name,
+                    string_agg(o.process, ' than in process ' ORDER BY o.current, o.process),
+                    coalesce('those of process ' || min(o.process) FILTER (WHERE o.current) || ' count until every process with them has stopped',
+                        'what it has depends on which of them owns it')),
                 'Give it the same driver and options in every config, and restart the processes that have others.'
-            FROM (SELECT u.options, min(i.name) AS process FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b CROSS JOIN LATERAL unnest(i.targets, i.options) AS u(target, options)
-                  WHERE u.target = t.name AND u.options IS NOT NULL AND b.at > clock_timestamp() - interval '15 seconds' GROUP BY u.options) AS o HAVING count(*) > 1
+            FROM (SELECT u.options, u.options IS NOT DISTINCT FROM t.options_fingerprint AS current, min(i.name) AS process
+                  FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b
+                  CROSS JOIN LATERAL unnest(i.targets, i.options) AS u(target, options)
+                  WHERE u.target = t.name AND u.options IS NOT NULL AND b.at > clock_timestamp() - interval '15 seconds'
+                  GROUP BY u.options) AS o HAVING count(*) > 1
             UNION ALL
             SELECT format('commits may have been lost when this database was restored or failed over at %s, and what they had created in %s stays there: it cannot say what it has', date_trunc('second', t.lost_at), t.name),
                 format('Compare it with the rows, and delete there what no row wants; then %s', reconciler.quote_call('acknowledge', ARRAY[t.name]))

@@ -63,16 +63,16 @@ WITH sent AS MATERIALIZED (
 )
 SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
        '0'::interval AS ttl, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS beat,
-       clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets
+       clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets, '{}'::text[] AS options
 FROM sent
 UNION ALL
-SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}'
+SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}', ARRAY[coalesce(t.options_fingerprint, '')]
 FROM reconciler.targets t WHERE t.configured OR t.name = ANY (sqlc.arg(names)::text[])
 UNION ALL
-SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, true, l.lease_ttl, 0, 'epoch', '{}'
+SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, true, l.lease_ttl, 0, 'epoch', '{}', '{}'
 FROM reconciler.leases l WHERE l.name = 'tick'
 UNION ALL
-SELECT 'instance', i.name, i.id::text, 0, true, '0', coalesce(b.beat, 0), coalesce(b.at, i.started_at), i.targets
+SELECT 'instance', i.name, i.id::text, 0, true, '0', coalesce(b.beat, 0), coalesce(b.at, i.started_at), i.targets, i.options
 FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b;
 
 -- name: TargetsAcquire :many

@@ -72,6 +72,9 @@ func TestPsqlDoctorFinds(t *testing.T) {
 			"targets | eu has other options in process host-2 than in process host-3: what it has depends on which of them owns it | Give it the same driver and options in every config, and restart the processes that have others.",
 		}},
 		// F92
+		{"OptionsThatCount", "SELECT reconciler.beat('00000000-0000-4000-8000-00000000000b', 'host-2', 'v1', '{eu}', '{two}', 1, 0, NULL), reconciler.beat('00000000-0000-4000-8000-00000000000c', 'host-3', 'v1', '{eu}', '{three}', 1, 0, NULL); UPDATE reconciler.targets SET options_fingerprint = 'two' WHERE name = 'eu'", []string{
+			"targets | eu has other options in process host-3 than in process host-2: those of process host-2 count until every process with them has stopped | Give it the same driver and options in every config, and restart the processes that have others.",
+		}},
 		{"LostCommits", "UPDATE reconciler.targets SET lost_at = '2026-01-02 12:00:00+00' WHERE name = 'eu'", []string{
 			"targets | commits may have been lost when this database was restored or failed over at 2026-01-02 12:00:00+00, and what they had created in eu stays there: it cannot say what it has | Compare it with the rows, and delete there what no row wants; then SELECT reconciler.acknowledge('eu');",
 		}},

@@ -18,6 +18,7 @@ func (s *session) act(live context.Context, v view) {
 	s.beatBy(v.nextExpiry(s.names, s.leader != nil))
 	s.ensureRows(live, v)
 	plan := v.plan(s.names)
+	s.tellOutvoted(v)
 	var take []*slot
 	for _, sl := range s.slots {
 		wanted := plan[sl.name] == s.cfg.Instance || sl.isLeader()
@@ -37,6 +38,18 @@ func (s *session) act(live context.Context, v view) {
 	} else {
 		clear(s.unlisted)
 	}
+}
+
+// tellOutvoted logs which targets this process leaves to others because it has other options for them, once for each.
+func (s *session) tellOutvoted(v view) {
+	outvoted := v.outvoted(s.names)
+	for name, process := range outvoted {
+		if _, known := s.outvoted[name]; !known {
+			s.cfg.Logger.Warn("target_options_differ", "target", name, "process", process,
+				"effect", "this process does not take the target while that one runs", "remedy", "give both the same driver and options, or stop the one with the old ones")
+		}
+	}
+	s.outvoted = outvoted
 }
 
 // ensureRows writes targets again whose rows a person removed with release() while this process had them listed, and

@@ -26,6 +26,7 @@ func (s *session) beatIfDue(live context.Context) {
 	s.sentAt, s.lastBeat = sent, number
 	s.seen.look(rows, s.hitAt)
 	v := see(rows, s.cfg.Instance, &s.seen, s.cfg.Timing)
+	v.options = s.options
 	s.beatAt = s.hitAt + jittered(s.cfg.Timing.Heartbeat)
 	s.peers, s.timeline = v.peers(), v.timeline
 	s.move(live)

@@ -52,6 +52,7 @@ type session struct {
 	undescribed bool          // rows of targets do not say what the config says: they were locked
 	releaseAt   time.Duration // clock before which nothing is released: the last try found rows locked, or no server
 	unlisted    map[string]time.Duration
+	outvoted    map[string]string        // targets that others keep with other options: names of these processes
 	left        []error                  // what could not be released
 	moved       map[string]time.Duration // targets owned on an older timeline, with the clock when last; not yet reported to the new server
 }

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -123,6 +124,89 @@ func targetsAreSharedOutAlsoWhenTheyFailWhereTheyAre(t *testing.T) {
 	moved := receive(t, b.runs)
 	require.Equal(t, "x", moved.Target)
 	require.False(t, moved.Clean)
+}
+
+// withOptions makes a replica that has other options for its targets.
+func withOptions(fingerprint string) func(*Config) {
+	return func(c *Config) {
+		for i := range c.Targets {
+			c.Targets[i].Fingerprint = fingerprint
+		}
+	}
+}
+
+// rests fails the test if a target moves during some heartbeats of each of these replicas.
+func (f *fleet) rests(replicas ...*replica) {
+	f.t.Helper()
+	settled := f.terms()
+	for _, r := range replicas {
+		for len(r.planned) > 0 {
+			<-r.planned
+		}
+		for range 5 {
+			receive(f.t, r.planned)
+		}
+	}
+	require.Equal(f.t, settled, f.terms(), "a target moved")
+}
+
+// F135: a process with other options takes nothing that a live owner has, and takes it when the owner is gone.
+func TestF135_OtherOptionsTakeNothingFromALiveOwner(t *testing.T) {
+	t.Parallel()
+	targets := []string{"x", "y", "z"}
+	t.Run("OneOwner", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t)
+		a, b := f.replica(quick, targets), f.replica(quick, append(targets, "own"), withOptions("two"))
+		f.connectControl(a, b)
+		f.start(a)
+		receiveAll(t, a.runs, 3)
+		f.start(b)
+		require.Equal(t, "own", receive(t, b.runs).Target)
+		f.rests(a, b)
+		f.awaitShares([]int{3, 1}, a, b)
+		require.Equal(t, 3, strings.Count(b.log.String(), "level=WARN msg=target_options_differ "), b.log.String())
+		require.Contains(t, b.log.String(), "target=x process="+a.cfg.Name)
+		require.NotContains(t, a.log.String(), "target_options_differ")
+
+		require.NoError(t, a.Stop(t.Context()))
+		for range 3 {
+			require.True(t, receive(t, b.runs).Grant.OptionsChanged)
+		}
+	})
+	t.Run("Killed", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t)
+		a, b := f.replica(quick, targets), f.replica(quick, targets, withOptions("two"))
+		f.connectControl(a, b)
+		f.start(a)
+		receiveAll(t, a.runs, 3)
+		f.start(b)
+		f.rests(b)
+		a.wire.cut()
+		for range 3 {
+			require.True(t, receive(t, b.runs).Grant.OptionsChanged)
+		}
+	})
+	// A rolling change: what the old processes have stays with them until the last of them is gone.
+	t.Run("RollingChange", func(t *testing.T) {
+		t.Parallel()
+		f := newFleet(t)
+		a, b := f.replica(quick, targets), f.replica(quick, targets)
+		c := f.replica(quick, targets, withOptions("two"))
+		f.connectControl(a, b, c)
+		f.start(a)
+		f.start(b)
+		require.Eventually(t, func() bool { return slices.Min(f.shares(a, b)) == 1 }, patience, 10*time.Millisecond)
+		f.start(c)
+		f.rests(a, b, c)
+		require.NoError(t, a.Stop(t.Context()))
+		f.awaitShares([]int{3, 0}, b, c)
+		f.rests(b, c)
+		require.Equal(t, 0, value[int](f, "SELECT count(*) FROM reconciler.sync_runs"), "nothing was applied with the new options yet")
+		require.NoError(t, b.Stop(t.Context()))
+		f.awaitShares([]int{3}, c)
+	})
 }
 
 // C53: each replica is replaced in turn. The fleet checks that no two own a target at once, and none is ever unclean.

@@ -3,6 +3,7 @@ package lease
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/store"
@@ -16,16 +17,19 @@ type view struct {
 	instances []seenInstance
 	targets   map[string]seenLease
 	leader    seenLease
+	options   []string // fingerprints of this process's targets, in their order
 }
 
 type seenInstance struct {
 	id      string
+	name    string
 	beat    int64
 	first   time.Duration // clock when it was seen for the first time
 	live    bool
 	quiet   bool // a heartbeat of it is overdue, by either clock
 	gone    bool // it was not heard of for so long that its row may go
 	targets []string
+	options []string // fingerprints, in their order
 }
 
 type seenLease struct {
@@ -33,6 +37,7 @@ type seenLease struct {
 	term       int64
 	beat       int64 // the owner's last
 	configured bool
+	options    string        // fingerprint of those that it was owned with last; "": never
 	heard      time.Duration // clock at the owner's last heartbeat
 	remaining  time.Duration // when it was read, on this process's clock
 }
@@ -57,7 +62,7 @@ func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) 
 	for _, r := range rows {
 		last := seen.seen[r.Instance]
 		silent := v.at - last.at
-		lease := seenLease{owner: r.Instance, term: r.Term, beat: last.beat, configured: r.Configured, heard: last.at, remaining: r.Ttl - silent}
+		lease := seenLease{owner: r.Instance, term: r.Term, beat: last.beat, configured: r.Configured, options: strings.Join(r.Options, ""), heard: last.at, remaining: r.Ttl - silent}
 		if r.Instance == me {
 			lease.remaining = r.Ttl // this heartbeat has renewed it
 		}
@@ -68,7 +73,7 @@ func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) 
 			v.leader = lease
 		case "instance":
 			v.instances = append(v.instances, seenInstance{
-				id: r.Instance, beat: r.Beat, targets: r.Targets, first: last.first,
+				id: r.Instance, name: r.Name, beat: r.Beat, targets: r.Targets, options: r.Options, first: last.first,
 				live: silent < timing.Live, quiet: max(silent, server.Sub(r.At)) > timing.overdue(), gone: r.Instance != me && silent > timing.Gone,
 			})
 		}
@@ -81,25 +86,6 @@ func (v view) lease(sl *slot) seenLease {
 		return v.leader
 	}
 	return v.targets[sl.name]
-}
-
-// members are the processes that take part in the sharing out: this one, and those that were seen of late. One that
-// let a lease expire is not waited for, else what a dead process leaves behind would wait for its share too. Neither
-// is one whose heartbeat is overdue: it may have died along with the owner. What it holds stays with it.
-func (v view) members(mine []string) []member {
-	members := []member{{id: v.me, targets: mine}}
-	late := map[string]bool{}
-	for _, t := range v.targets {
-		if t.expired() {
-			late[t.owner] = true
-		}
-	}
-	for _, i := range v.instances {
-		if i.live && i.id != v.me && !late[i.id] && !i.quiet {
-			members = append(members, member{id: i.id, targets: i.targets})
-		}
-	}
-	return members
 }
 
 // peers counts the other processes that were seen of late.
