@@ -199,6 +199,8 @@ CREATE TABLE reconciler.targets (
     configured          boolean NOT NULL DEFAULT false,
     driver              text,
     options_fingerprint text,
+    place               text NOT NULL DEFAULT '',
+    place_key           text NOT NULL DEFAULT '',
     max_deletes         bigint,
     max_fraction        double precision,
     paused_at           timestamptz,
@@ -227,6 +229,8 @@ CREATE TABLE reconciler.targets (
     CHECK (health_asked_at IS NOT NULL OR unhealthy IS NULL)
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE reconciler.targets IS 'Places that objects are applied to; see the view reconciler.status.';
+COMMENT ON COLUMN reconciler.targets.place IS 'Where its objects are, as the options of its last owner name it, without secrets. Empty: its driver names none.';
+COMMENT ON COLUMN reconciler.targets.place_key IS 'Equal for equal places. Empty: the place is a secret, or there is none.';
 COMMENT ON COLUMN reconciler.targets.configured IS 'Some running process has this target in its config. A name that only rows mention stays false.';
 COMMENT ON COLUMN reconciler.targets.term IS 'Fencing term: grows with each takeover, from the time when the target began, in microseconds since 1970; a write under an older term is refused.';
 COMMENT ON COLUMN reconciler.targets.lease_ttl IS 'How long the owner''s lease lives after each of its heartbeats.';
@@ -356,6 +360,17 @@ CREATE UNIQUE INDEX sync_runs_requested ON reconciler.sync_runs (target_id, coal
 COMMENT ON TABLE reconciler.sync_runs IS 'Syncs: asked for, running and past; see the view reconciler.syncs.';
 COMMENT ON COLUMN reconciler.sync_runs.not_before IS 'The request stands for one that failed, and waits until then; NULL: it does not wait.';
 COMMENT ON COLUMN reconciler.sync_runs.error IS 'Why it failed; of a request that stands for one that failed, why that did; of a complete full sync, which resources could not be read: they have a sync of their own.';
+
+CREATE TABLE reconciler.left_places (
+    target_id integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
+    place     text NOT NULL,
+    place_key text NOT NULL,
+    objects   bigint NOT NULL,
+    at        timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (target_id, place, place_key)
+);
+COMMENT ON TABLE reconciler.left_places IS 'Places that targets had before their options changed, and where objects may remain. acknowledge() removes the rows.';
+COMMENT ON COLUMN reconciler.left_places.objects IS 'How many objects the ledger had there; counting ends at 100,000.';
 
 CREATE TABLE reconciler.drift_found (
     target_id   integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,

@@ -162,7 +162,8 @@ DECLARE
     t reconciler.targets := reconciler.named_target(acknowledge.target);
 BEGIN
     UPDATE reconciler.targets x SET lost_at = NULL WHERE x.id = t.id AND x.lost_at IS NOT NULL;
-    RETURN CASE WHEN t.lost_at IS NULL THEN format('there was nothing to acknowledge of %s', t.name)
+    DELETE FROM reconciler.left_places p WHERE p.target_id = t.id;
+    RETURN CASE WHEN t.lost_at IS NULL AND NOT FOUND THEN format('there was nothing to acknowledge of %s', t.name)
         ELSE format('%s was compared with the rows', t.name) END;
 END
 $$;

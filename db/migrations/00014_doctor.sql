@@ -195,6 +195,14 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
                 format('Compare it with the rows, and delete there what no row wants; then %s', reconciler.quote_call('acknowledge', ARRAY[t.name]))
             WHERE t.configured AND t.lost_at IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.sync_runs s WHERE s.target_id = t.id AND s.resource_id IS NULL AND s.state IN ('requested', 'running'))
             UNION ALL
+            SELECT format('%s may remain at %s, where %s was until %s', reconciler.counted(p.objects, 'object'), p.place, t.name, date_trunc('second', p.at)),
+                format('Compare that place with the rows, and delete there what is not wanted; then %s', reconciler.quote_call('acknowledge', ARRAY[t.name]))
+            FROM reconciler.left_places p WHERE p.target_id = t.id
+            UNION ALL
+            SELECT format('%s and %s have the same place, %s: a row that moves between them could be deleted where it arrives', t.name, o.name, t.place),
+                'Give each its own in the config of its processes.'
+            FROM reconciler.targets o WHERE o.place_key = t.place_key AND t.place_key <> '' AND o.name > t.name AND o.configured AND t.configured
+            UNION ALL
             SELECT format('%s is in no running process''s config, and keeps %s', t.name, reconciler.counted(n, 'object')), reconciler.quote_call('release', ARRAY[t.name])
             FROM (SELECT count(*) FROM reconciler.ledger l WHERE l.target_id = t.id AND NOT t.configured) AS c(n) WHERE n > 0
             UNION ALL

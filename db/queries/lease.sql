@@ -78,21 +78,33 @@ FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b;
 -- name: TargetsAcquire :many
 -- Takes the targets that nobody owns, that this process itself owned in an earlier run, and those whose lease has expired:
 -- the caller says with which owner, term and heartbeat it saw them, and they must still be so. Each gets a new term, one that begins anew a fresh one. A target that was not released may have objects that the ledger does not know: not clean. Changed options need
--- a verifying sync; it is asked for here, so that a crash right after this does not forget it. timeline is that of the server that answers.
+-- a verifying sync; it is asked for here, so that a crash right after this does not forget it. What the place before has is noted. timeline is that of the server that answers.
 WITH asked AS (
     SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(fingerprints)::text[]) AS fingerprint, unnest(sqlc.arg(ttls)::interval[]) AS ttl,
+           unnest(sqlc.arg(places)::text[]) AS place, unnest(sqlc.arg(place_keys)::text[]) AS place_key,
            unnest(sqlc.arg(seen_owners)::text[]) AS seen_owner, unnest(sqlc.arg(seen_terms)::bigint[]) AS seen_term, unnest(sqlc.arg(seen_beats)::bigint[]) AS seen_beat
 ), locked AS (
-    SELECT t.id, a.fingerprint, a.ttl, t.options_fingerprint AS before
+    SELECT t.id, a.fingerprint, a.ttl, a.place, a.place_key, t.options_fingerprint AS before, t.place AS old_place, t.place_key AS old_key
     FROM reconciler.targets t JOIN asked a ON a.name = t.name
     WHERE t.owner IS NULL OR t.owner = sqlc.arg(instance)::uuid OR reconciler.unrenewed(t.owner, t.term, a.seen_owner, a.seen_term, a.seen_beat)
     FOR NO KEY UPDATE OF t SKIP LOCKED
 ), taken AS (
     UPDATE reconciler.targets t
     SET owner = sqlc.arg(instance)::uuid, term = CASE WHEN (reconciler.cursor_of(t.id)).revision IS NULL THEN reconciler.fresh_term(t.term) ELSE t.term + 1 END, lease_ttl = l.ttl,
-        clean = t.clean AND t.owner IS NULL, options_fingerprint = l.fingerprint
+        clean = t.clean AND t.owner IS NULL, options_fingerprint = l.fingerprint,
+        place = l.place, place_key = l.place_key
     FROM locked l WHERE t.id = l.id
-    RETURNING t.id, t.name, t.term, t.clean, coalesce(l.before <> l.fingerprint, false) AS changed
+    RETURNING t.id, t.name, t.term, t.clean, coalesce(l.before <> l.fingerprint, false) AS changed, l.old_place, l.old_key,
+        l.old_place <> '' AND (l.old_place, l.old_key) <> (l.place, l.place_key) AS moved
+), counted AS (
+    SELECT m.id, m.old_place, m.old_key, n.objects
+    FROM taken m CROSS JOIN LATERAL (
+        SELECT count(*) AS objects FROM (SELECT FROM reconciler.ledger l WHERE l.target_id = m.id AND l.present LIMIT 100000) AS x) AS n
+    WHERE m.moved AND n.objects > 0
+), noted AS (
+    INSERT INTO reconciler.left_places AS p (target_id, place, place_key, objects)
+    SELECT c.id, c.old_place, c.old_key, c.objects FROM counted c
+    ON CONFLICT (target_id, place, place_key) DO UPDATE SET objects = greatest(p.objects, excluded.objects), at = excluded.at
 ), synced AS (
     INSERT INTO reconciler.sync_runs (target_id, reason, verify)
     SELECT taken.id, 'options changed', true FROM taken WHERE taken.changed
@@ -100,6 +112,7 @@ WITH asked AS (
 )
 SELECT taken.id::int AS id, taken.name::text AS name, taken.term::bigint AS term, taken.clean::boolean AS clean,
        ((reconciler.cursor_of(taken.id)).revision IS NULL)::boolean AS fresh, taken.changed::boolean AS options_changed,
+       coalesce((SELECT c.objects FROM counted c WHERE c.id = taken.id), 0)::bigint AS left_objects, taken.old_place::text AS left_place,
        ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS timeline
 FROM taken ORDER BY taken.name;
 

@@ -53,6 +53,10 @@ WHERE id = sqlc.arg(id)::bigint AND term = sqlc.arg(term)::bigint AND state = 'r
 WITH found AS (
     UPDATE reconciler.targets t SET lost_at = NULL FROM reconciler.sync_runs s
     WHERE sqlc.arg(listed)::boolean AND s.id = sqlc.arg(id)::bigint AND s.term = sqlc.arg(term)::bigint AND s.state = 'running' AND s.started_at > t.lost_at AND t.id = s.target_id
+), back AS ( -- at a place that the target had before, and has again
+    DELETE FROM reconciler.left_places p USING reconciler.targets t, reconciler.sync_runs s
+    WHERE sqlc.arg(listed)::boolean AND s.id = sqlc.arg(id)::bigint AND s.term = sqlc.arg(term)::bigint AND s.state = 'running'
+      AND t.id = s.target_id AND p.target_id = t.id AND (p.place, p.place_key) = (t.place, t.place_key)
 )
 UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestamp(), rows = sqlc.arg(rows)::bigint, upserts = sqlc.arg(upserts)::bigint,
     tombstones = sqlc.arg(tombstones)::bigint, drifted = sqlc.arg(drifted)::bigint, held = sqlc.arg(held)::bigint,

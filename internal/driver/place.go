@@ -22,10 +22,10 @@ type Place struct {
 	Apart  string // a sentence: how to give each of two targets a place of its own
 }
 
-// Key identifies the place among those of all drivers, as far as that needs no secret.
+// Key identifies the place among those of all drivers. It is "" for a place that is a secret.
 func (p Place) Key(driver string) string {
 	if p.Secret {
-		p.Detail = ""
+		return ""
 	}
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q", driver, p.Name, p.Detail))
 	return hex.EncodeToString(sum[:16])

@@ -144,6 +144,8 @@ func (s *session) takeTargets(live context.Context, v view, slots []*slot) error
 		p.Names = append(p.Names, sl.name)
 		p.Fingerprints = append(p.Fingerprints, sl.target.Fingerprint)
 		p.Ttls = append(p.Ttls, sl.ttl)
+		p.Places = append(p.Places, sl.target.Place)
+		p.PlaceKeys = append(p.PlaceKeys, sl.target.PlaceKey)
 		seen := v.lease(sl)
 		p.SeenOwners = append(p.SeenOwners, seen.owner)
 		p.SeenTerms = append(p.SeenTerms, seen.term)
@@ -164,6 +166,10 @@ func (s *session) takeTargets(live context.Context, v view, slots []*slot) error
 // own begins the run of a target that was just acquired.
 func (s *session) own(live context.Context, sl *slot, row store.TargetsAcquireRow) {
 	s.cfg.Logger.Info("target_acquired", "target", row.Name, "term", row.Term, "clean", row.Clean, "fresh", row.Fresh, "options_changed", row.OptionsChanged)
+	if row.LeftObjects > 0 {
+		s.cfg.Logger.Warn("place_left", "target", row.Name, "place", row.LeftPlace, "objects", row.LeftObjects,
+			"effect", "they may remain there: they are applied again where the options lead now", "remedy", "delete there what is not wanted; then SELECT reconciler.acknowledge(...)")
+	}
 	sl.term = row.Term
 	ctx := s.begin(live, sl)
 	s.owned(sl, row.Timeline, sl.begun)

@@ -44,6 +44,8 @@ type Target struct {
 	Name        string
 	Driver      string        // shown in psql
 	Fingerprint string        // of driver and options; another one means that everything must be applied again
+	Place       string        // where the options lead, without secrets; "": the driver names no place
+	PlaceKey    string        // equal for equal places; "": the place is a secret
 	CallTimeout time.Duration // the longest that one driver call may take
 	MaxDeletes  *int64        // guard, shown in psql; nil for none
 	MaxFraction *float64      // guard, shown in psql; nil for none

@@ -24,7 +24,7 @@ func fence(ctx context.Context, db store.DBTX, g *Grant) error {
 func acquire(t *testing.T, db store.DBTX, instance string) *Grant {
 	t.Helper()
 	rows, err := store.New(db).TargetsAcquire(t.Context(), store.TargetsAcquireParams{
-		Names: []string{"x"}, Fingerprints: []string{"one"}, Ttls: []time.Duration{time.Hour}, Instance: instance,
+		Names: []string{"x"}, Fingerprints: []string{"one"}, Places: []string{""}, PlaceKeys: []string{""}, Ttls: []time.Duration{time.Hour}, Instance: instance,
 		SeenOwners: []string{me}, SeenTerms: []int64{1}, SeenBeats: []int64{0},
 	})
 	require.NoError(t, err)

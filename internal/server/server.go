@@ -308,7 +308,7 @@ func (s *Server) assemble() {
 	targets := make([]lease.Target, len(cfg.Targets))
 	for i, t := range cfg.Targets {
 		s.metrics.Target(t.Name)
-		targets[i] = leaseTarget(t)
+		targets[i] = leaseTarget(t, s.opts.Drivers[t.Name])
 	}
 	s.leases = lease.New(lease.Config{
 		Pool: s.beats, Instance: s.instance, Name: s.name, Version: s.opts.Version, Targets: targets, Logger: s.log,
@@ -317,9 +317,12 @@ func (s *Server) assemble() {
 	})
 }
 
-func leaseTarget(t config.Target) lease.Target {
+func leaseTarget(t config.Target, drv driver.Driver) lease.Target {
 	limits := t.Guard.Limits()
 	out := lease.Target{Name: t.Name, Driver: t.Driver, Fingerprint: t.OptionsFingerprint(), CallTimeout: t.Timeout}
+	if place, ok := driver.PlaceOf(drv); ok {
+		out.Place, out.PlaceKey = place.Name, place.Key(t.Driver)
+	}
 	if limits.MaxDeletes >= 0 {
 		n := int64(limits.MaxDeletes)
 		out.MaxDeletes = &n

@@ -275,6 +275,10 @@ const syncComplete = `-- name: SyncComplete :exec
 WITH found AS (
     UPDATE reconciler.targets t SET lost_at = NULL FROM reconciler.sync_runs s
     WHERE $9::boolean AND s.id = $7::bigint AND s.term = $8::bigint AND s.state = 'running' AND s.started_at > t.lost_at AND t.id = s.target_id
+), back AS ( -- at a place that the target had before, and has again
+    DELETE FROM reconciler.left_places p USING reconciler.targets t, reconciler.sync_runs s
+    WHERE $9::boolean AND s.id = $7::bigint AND s.term = $8::bigint AND s.state = 'running'
+      AND t.id = s.target_id AND p.target_id = t.id AND (p.place, p.place_key) = (t.place, t.place_key)
 )
 UPDATE reconciler.sync_runs SET state = 'complete', finished_at = clock_timestamp(), rows = $1::bigint, upserts = $2::bigint,
     tombstones = $3::bigint, drifted = $4::bigint, held = $5::bigint,
