@@ -29,7 +29,7 @@ CREATE TABLE reconciler.installation (
     rotated_at        timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE reconciler.installation IS 'One row: which database the ticks were made in, and what retention has removed. No command of people holds it.';
-COMMENT ON COLUMN reconciler.installation.id IS 'Of this installation; it goes with a dump. Targets that can keep it know by it whose they are.';
+COMMENT ON COLUMN reconciler.installation.id IS 'Of this installation; it goes with a dump. Targets that can keep it, with the names of database and database system, know by it whose they are.';
 COMMENT ON COLUMN reconciler.installation.table_oid IS 'Of this table when the first ticks were made: a dump that is loaded into the same database makes it anew.';
 COMMENT ON COLUMN reconciler.installation.epoch IS 'Grows each time a restore, dump and reload, or failover is noticed.';
 COMMENT ON COLUMN reconciler.installation.adopted_at IS 'When this server and database were first seen by a leader, by the clock of this server.';

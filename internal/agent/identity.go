@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
 const identityFile = "agent.json"
@@ -23,9 +25,9 @@ type identity struct {
 	// daemon's is when a target begins anew, or one more than the last one if the clock has gone back. Receivers that keep terms
 	// refuse lower ones.
 	Term int64 `json:"term"`
-	// Home is the installation whose stream the agent followed first. Drivers mark with it what is theirs. It outlives --adopt,
-	// and an agent whose state is lost finds its own mark again.
-	Home string `json:"home,omitempty"`
+	// Home is the installation whose stream the agent followed first; nil: none yet. Drivers mark with it what is theirs. It outlives
+	// --adopt, and an agent whose state is lost finds its own mark again.
+	Home *driver.Home `json:"home,omitempty"`
 	// Running is true from the start to the end of a process in good order.
 	Running bool `json:"running,omitempty"`
 }
@@ -48,14 +50,16 @@ func openIdentity(dir string, now time.Time) (*identity, error) {
 }
 
 // home returns Home, which is this installation if there was none before.
-func (id *identity) home(installation string) (string, error) {
+func (id *identity) home(installation string) (driver.Home, error) {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	if id.Home != "" {
-		return id.Home, nil
+	if id.Home != nil {
+		return *id.Home, nil
 	}
-	id.Home = installation
-	return id.Home, id.write()
+	home := driver.ParseHome(installation)
+	home.Agent = true
+	id.Home = &home
+	return home, id.write()
 }
 
 // end notes that no call is under way any more.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
 // fill publishes objects.
@@ -28,6 +29,7 @@ func TestAgentStopsAtAnotherServerAndDeletesNothing(t *testing.T) {
 	t.Parallel()
 	for name, become := range map[string]func(*bed){
 		"AnotherInstallation": func(b *bed) { b.Become("other") },
+		"DumpElsewhere":       func(b *bed) { b.Become("streamtest/7400/copy") },
 		"AnotherStream":       func(b *bed) { b.Reset("unknown") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,6 +61,25 @@ func TestAgentStopsAtAnotherServerAndDeletesNothing(t *testing.T) {
 				after(time.Minute)
 				require.Empty(t, b.far.has())
 			})
+		})
+	}
+}
+
+// A copy of the database has the same installation id: an agent that follows it has a mark of its own.
+func TestF163_AgentsMarkWithAllOfTheInstallation(t *testing.T) {
+	t.Parallel()
+	for _, database := range []string{"app", "copy"} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBed(t)
+			b.Become("7d4f/7400/" + database)
+			b.fill(1)
+			home := driver.Home{ID: "7d4f", System: "7400", Database: database, Agent: true}
+			for range 2 { // also as its state has it
+				r := b.start(t)
+				after(time.Second)
+				require.Equal(t, home, b.far.home)
+				require.NoError(t, r.stop())
+			}
 		})
 	}
 }

@@ -175,11 +175,10 @@ func (t *target) start(ctx context.Context) {
 		if !ok {
 			return
 		}
-		id, err := t.agent.identity.home(t.client.Installation())
+		home, err := t.agent.identity.home(t.client.Installation())
 		if err != nil {
 			t.log.Error("state_not_written", "error", err)
 		}
-		home := driver.Home{ID: id, Database: "agent"}
 		if err := driver.Safely(func() error { starter.Start(ctx, home); return nil }); err != nil {
 			t.log.Error("driver_panicked", "error", err)
 		}

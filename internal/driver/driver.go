@@ -134,13 +134,6 @@ const (
 	Unhealthy   HealthState = "unhealthy"   // it has failed
 )
 
-// Home says on whose behalf a target is called.
-type Home struct {
-	ID       string // of the reconciler's schema; it goes with a dump
-	System   string // identifier of the PostgreSQL system; it stays when the database is made anew
-	Database string // its name
-}
-
 // Starter is a driver that is told when this process begins to own its target, before the first call: again and again, as targets go
 // from process to process.
 type Starter interface {

@@ -56,6 +56,28 @@ func startAgentIn(w *servertest.World, dir, address, name string, drv driver.Dri
 	return stop
 }
 
+// begun notes on whose behalf it is called.
+type begun struct {
+	*servertest.Place
+
+	home chan driver.Home
+}
+
+func (b begun) Start(_ context.Context, home driver.Home) { b.home <- home }
+
+// The daemon and an agent of its stream name the same installation to their drivers, and a copy in another database is another one.
+func TestF163_AgentsAreOfTheInstallationOfTheirServer(t *testing.T) {
+	t.Parallel()
+	w, _ := servertest.Fleet(t, 1)
+	far := begun{servertest.NewPlace(), make(chan driver.Home, 1)}
+	w.StartWith(func(c *config.Config) { c.Streams.Listen = "127.0.0.1:0" }, streaming(t))
+	startAgent(w, address(w, "streams.listen"), "eu", far)
+	var home driver.Home
+	require.NoError(t, json.Unmarshal([]byte(w.Text(`SELECT json_build_object('id', i.id, 'system', s.system::text, 'database', current_database(), 'agent', true)
+		FROM reconciler.installation i, reconciler.this_server() s`)), &home))
+	require.Equal(t, home, <-far.home)
+}
+
 // A5: a rollout goes from target to target by what agents report, and stops at the one that fails, or that is not healthy.
 func TestRolloutFollowsAgents(t *testing.T) {
 	t.Parallel()

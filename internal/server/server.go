@@ -87,7 +87,7 @@ type Server struct {
 	streams    *pgxpool.Pool // what streams have published, for watchers; nil: not served here
 	hub        *watch.Hub    // nil: as above
 	access     *watch.Access // who may read streams; nil: as above
-	home       string        // id of the installation; only with streams
+	home       string        // driver.Home as clients of streams see it
 	feed       *outbox.Feed
 	catalog    *desired.Catalog
 	listener   *outbox.Listener

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/database"
+	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/outbox"
 	"github.com/pgreconciler/reconciler/internal/store"
@@ -45,7 +46,7 @@ func (s *Server) openStreams(ctx context.Context, pooled bool) (err error) {
 	if err != nil {
 		return database.Explain(err)
 	}
-	s.home = home.ID
+	s.home = driver.Home{ID: home.ID, System: home.System, Database: home.Database}.String()
 	return nil
 }
 

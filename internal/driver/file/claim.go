@@ -2,7 +2,6 @@ package file
 
 import (
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,39 +21,31 @@ const (
 	ownerBytesMax = 4 << 10
 )
 
-// owner is what the file says. All of it counts: a dump that is loaded into another database or server has the same ID, and the one
-// that it was made of may still be at work. To move a target to another database, remove the file.
-type owner struct {
-	Target   string `json:"target"`
-	Database string `json:"database"`
-	System   string `json:"system"`
-	ID       string `json:"id"`
-}
-
-// foreignError says that a directory is another target's.
+// foreignError is a directory that is another target's.
 type foreignError struct {
 	dir  string
-	file string // what says so
-	text string // whose it is
+	file string // with the mark
+	err  error  // of driver.Owner.Check
 }
 
 func (e *foreignError) Error() string {
-	return fmt.Sprintf("the directory %s %s, as %s says: give each target a directory of its own, or remove that file to hand the directory over", e.dir, e.text, e.file)
+	return fmt.Sprintf("the directory %s %s, as %s says: give each target a directory of its own, or stop the other owner and remove that "+
+		"file to hand the directory over", e.dir, e.err, e.file)
 }
 
 // claim is whose directory it is to be, and what is known of its file.
 type claim struct {
 	target string
 
-	mu      sync.Mutex  // guards what follows
-	home    *owner      // nil: nobody owns the target here, and nothing is verified
-	checked fs.FileInfo // of the file when it was found to be ours
+	mu      sync.Mutex    // guards what follows
+	home    *driver.Owner // nil: nobody owns the target here, and nothing is verified
+	checked fs.FileInfo   // of the file when it was found to be ours
 }
 
 func (c *claim) begin(home driver.Home) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.home, c.checked = &owner{Target: c.target, Database: home.Database, System: home.System, ID: home.ID}, nil
+	c.home, c.checked = &driver.Owner{Target: c.target, Home: home}, nil
 }
 
 // verify returns a *foreignError when the directory is another target's.
@@ -95,12 +86,14 @@ func (d *directory) look(root *os.Root) (found bool, err error) {
 	if c.checked != nil && os.SameFile(info, c.checked) && info.ModTime().Equal(c.checked.ModTime()) && info.Size() == c.checked.Size() {
 		return true, nil
 	}
-	said, err := readOwner(func(name string, flag int) (*os.File, error) { return root.OpenFile(name, flag, 0) }, ownerName)
+	mark, err := readOwner(func(name string, flag int) (*os.File, error) { return root.OpenFile(name, flag, 0) }, ownerName)
 	if err != nil {
-		return false, &foreignError{dir: d.path, file: filepath.Join(d.path, ownerName), text: "may be another target's: " + reason(err).Error()}
+		err = fmt.Errorf("may be another target's: %w", reason(err))
+	} else {
+		err = c.home.Check(mark)
 	}
-	if said != *c.home {
-		return false, &foreignError{dir: d.path, file: filepath.Join(d.path, ownerName), text: belongsTo(said)}
+	if err != nil {
+		return false, &foreignError{d.path, filepath.Join(d.path, ownerName), err}
 	}
 	if err := d.above(); err != nil {
 		return false, err
@@ -117,46 +110,38 @@ func (d *directory) above() error {
 	}
 	for parent := filepath.Dir(path); parent != path; path, parent = parent, filepath.Dir(parent) {
 		file := filepath.Join(parent, ownerName)
-		said, err := readOwner(func(name string, flag int) (*os.File, error) { return os.OpenFile(name, flag, 0) }, file)
-		if err == nil && said != *d.claim.home {
-			return &foreignError{dir: d.path, file: file, text: "lies in one that " + belongsTo(said)}
+		mark, err := readOwner(func(name string, flag int) (*os.File, error) { return os.OpenFile(name, flag, 0) }, file)
+		if err != nil {
+			continue // there is none
+		}
+		if err := d.claim.home.Check(mark); err != nil {
+			return &foreignError{d.path, file, fmt.Errorf("lies in one that %w", err)}
 		}
 	}
 	return nil
 }
 
-func belongsTo(o owner) string {
-	return fmt.Sprintf("belongs to target %s of database %s (%s)", driver.Snippet([]byte(o.Target), 100), driver.Snippet([]byte(o.Database), 100), driver.Snippet([]byte(o.ID), 40))
-}
-
-func readOwner(open func(name string, flag int) (*os.File, error), name string) (said owner, err error) {
+func readOwner(open func(name string, flag int) (*os.File, error), name string) (mark []byte, err error) {
 	f, err := open(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK)
 	if err != nil {
-		return owner{}, err
+		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, ownerBytesMax))
-	if err == nil {
-		err = json.Unmarshal(text, &said)
-	}
-	return said, err
+	return io.ReadAll(io.LimitReader(f, ownerBytesMax))
 }
 
 // leaveMark writes the file, whole or not at all.
 func (d *directory) leaveMark(root *os.Root) error {
 	d.claim.mu.Lock()
-	text, err := json.Marshal(d.claim.home)
+	text := d.claim.home.Mark()
 	d.claim.mu.Unlock()
-	if err != nil {
-		return err
-	}
 	temp := tempPrefix + rand.Text() + tempSuffix
 	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = root.Remove(temp) }()
-	_, err = f.Write(append(text, '\n'))
+	_, err = f.WriteString(text + "\n")
 	if err == nil {
 		err = f.Chmod(0o644) // for people, who want to know
 	}

@@ -55,11 +55,13 @@ func TestF4_ADirectoryBelongsToOneTarget(t *testing.T) {
 		// F106: loaded from a dump, while the database that it was made of goes on.
 		"DumpInAnotherDatabase": {"eu", driver.Home{ID: "7d4f", System: "7400", Database: "staging"}},
 		"DumpOnAnotherServer":   {"eu", driver.Home{ID: "7d4f", System: "1", Database: "app"}},
+		"AnAgent":               {"eu", driver.Home{ID: "7d4f", System: "7400", Database: "app", Agent: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := started(t, other.target, dir, other.home)
-			said := "the directory " + dir + " belongs to target eu of database app (7d4f), as " + filepath.Join(dir, word) +
-				" says: give each target a directory of its own, or remove that file to hand the directory over"
+			said := "the directory " + dir + " belongs to target eu of database app (installation 7d4f, system 7400), not to " +
+				driver.Owner{Target: other.target, Home: other.home}.String() + ", as " + filepath.Join(dir, word) +
+				" says: give each target a directory of its own, or stop the other owner and remove that file to hand the directory over"
 			for _, out := range []driver.Outcome{d.Apply(t.Context(), object("b", `2`)), d.Delete(t.Context(), object("a", `1`).Ref)} {
 				require.Equal(t, driver.VerdictUnreachable, out.Verdict)
 				require.EqualError(t, out.Err, said)
@@ -97,7 +99,8 @@ func TestF4_ADirectoryInAnotherTargetsIsRefused(t *testing.T) {
 	require.NoError(t, os.Symlink(filepath.Join(dir, "apps"), link))
 	out := started(t, "us", link, home).Apply(t.Context(), object("b", `1`))
 	require.Equal(t, driver.VerdictUnreachable, out.Verdict)
-	require.True(t, strings.HasPrefix(out.Err.Error(), "the directory "+link+" lies in one that belongs to target eu of database app (7d4f), as "), out.Err)
+	require.True(t, strings.HasPrefix(out.Err.Error(), "the directory "+link+" lies in one that belongs to target eu of database app ("+
+		"installation 7d4f, system 7400), not to target us of database app ("), out.Err)
 	require.NoFileExists(t, filepath.Join(dir, "apps", word))
 }
 

@@ -51,6 +51,9 @@ func (c *cluster) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
 		return driver.Terminal(err)
 	}
 	defer c.calling(obj.Ref)()
+	if err := c.verify(ctx); err != nil {
+		return c.scrubber.Outcome(c.outcome(ctx, err))
+	}
 	out := w.bringAll(members)
 	if out.Verdict == driver.VerdictDone {
 		out = w.prune(members)

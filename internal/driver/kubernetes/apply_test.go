@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -145,23 +146,52 @@ func TestAnObjectThatAnotherRowTookOverIsNotPruned(t *testing.T) {
 	require.Equal(t, one("2"), b.data(t, "a"))
 }
 
-func TestAnotherInstallationIsRefused(t *testing.T) {
+func (c *caller) start(t *testing.T, home driver.Home) {
+	t.Helper()
+	c.Driver.(driver.Starter).Start(t.Context(), home) //nolint:forcetypeassert // it is one
+}
+
+// belongsTo is what a target is told that is not the owner.
+func (b *bed) belongsTo(owner, caller driver.Home) string {
+	return fmt.Sprintf("the ConfigMap reconciler-prod in %s, and every object that it stands for, belongs to %s, not to %s: give this target "+
+		"another name, or stop the other owner and hand the objects over: kubectl -n %[1]s annotate configmap reconciler-prod "+
+		"pgreconciler.github.io/owner-", b.namespace, driver.Owner{Target: "prod", Home: owner}, driver.Owner{Target: "prod", Home: caller})
+}
+
+// A copy of the database has the marks, the members and the options of the original, and touches nothing of its.
+func TestF163_AnotherOwnerIsRefused(t *testing.T) {
 	t.Parallel()
-	b := newBed(t)
-	first, second := b.open(t, "prod", nil), b.open(t, "prod", nil)
-	start := func(c *caller, id, database string) {
-		c.Driver.(driver.Starter).Start(t.Context(), driver.Home{ID: id, Database: database}) //nolint:forcetypeassert // it is one
+	shop := driver.Home{ID: "1", System: "7", Database: "shop"}
+	for name, other := range map[string]driver.Home{
+		"DumpInAnotherDatabase": {ID: "1", System: "7", Database: "copy"},
+		"DumpOnAnotherServer":   {ID: "1", System: "8", Database: "shop"},
+		"MadeAnew":              {ID: "2", System: "7", Database: "shop"},
+		"AnAgent":               {ID: "1", System: "7", Database: "shop", Agent: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			first, second := b.open(t, "prod", nil), b.open(t, "prod", driver.Options{"adopt": true})
+			first.start(t, shop)
+			second.start(t, other)
+			first.done(t, "web", configMap("a", one("1")))
+			second.memory = first.memory
+			text := b.belongsTo(shop, other)
+			requireOut(t, driver.VerdictUnreachable, text, second.apply(t, "web", configMap("a", one("2"))))
+			requireOut(t, driver.VerdictUnreachable, text, second.delete(t, "web"))
+			for _, err := range second.Driver.(driver.Lister).List(t.Context(), "apps") { //nolint:forcetypeassert // it is one
+				require.EqualError(t, err, text)
+			}
+			require.Equal(t, one("1"), b.data(t, "a"))
+			first.done(t, "web", configMap("a", one("3")))
+
+			b.edit(t, configMaps, "reconciler-prod", "kubectl-annotate", `{"metadata":{"annotations":{"pgreconciler.github.io/owner":null}}}`)
+			second.done(t, "web", configMap("a", one("4")))
+			require.Equal(t, one("4"), b.data(t, "a"), "a person has handed it over")
+			first.start(t, shop)
+			requireOut(t, driver.VerdictUnreachable, b.belongsTo(other, shop), first.apply(t, "web", configMap("a", one("1"))))
+		})
 	}
-	start(first, "1", "shop")
-	start(second, "2", "copy")
-	first.done(t, "web", configMap("a", one("1")))
-	requireOut(t, driver.VerdictUnreachable, "ConfigMap reconciler-prod in "+b.namespace+": objects of this target belong to another "+
-		"installation of reconciler (database shop): give this target another name, or set options.adopt to take them over",
-		second.apply(t, "web", configMap("a", one("2"))))
-	requireOut(t, driver.VerdictUnreachable, "ConfigMap reconciler-prod in "+b.namespace+": objects of this target belong to another "+
-		"installation of reconciler (database shop): give this target another name, or set options.adopt to take them over",
-		second.delete(t, "web"))
-	require.Equal(t, one("1"), b.data(t, "a"))
 }
 
 func TestWhatATargetMayTouchIsCheckedBeforeAnyCall(t *testing.T) {

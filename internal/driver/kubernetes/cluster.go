@@ -67,7 +67,7 @@ func newCluster(target string, config *rest.Config, s settings, log *slog.Logger
 	return c, nil
 }
 
-// Start notes on whose behalf the cluster is called: another installation's target of the same name has the same marks.
+// Start notes on whose behalf the cluster is called: a copy of the database has targets of the same names, and so the same marks.
 func (c *cluster) Start(_ context.Context, home driver.Home) { c.set.start(home) }
 
 // Check asks for the ApplySet: that takes a connection, credentials, and a right that every call needs. There need not be one yet.

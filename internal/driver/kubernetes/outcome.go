@@ -31,7 +31,7 @@ const (
 // outcome classifies an error of the cluster.
 func (c *cluster) outcome(ctx context.Context, err error) driver.Outcome {
 	var busy *busyError
-	var foreign *homeError
+	var foreign *foreignError
 	switch {
 	case err == nil:
 		return driver.Done()

@@ -18,13 +18,12 @@ import (
 
 // The annotations and the label of an ApplySet's parent.
 const (
-	labelSet         = "applyset.kubernetes.io/id"
-	setTooling       = "applyset.kubernetes.io/tooling"
-	setKinds         = "applyset.kubernetes.io/contains-group-kinds"
-	setNamespaces    = "applyset.kubernetes.io/additional-namespaces"
-	markInstallation = markDomain + "installation"
-	markDatabase     = markDomain + "database"
-	tooling          = "reconciler/v1"
+	labelSet      = "applyset.kubernetes.io/id"
+	setTooling    = "applyset.kubernetes.io/tooling"
+	setKinds      = "applyset.kubernetes.io/contains-group-kinds"
+	setNamespaces = "applyset.kubernetes.io/additional-namespaces"
+	markOwner     = markDomain + "owner" // driver.Owner
+	tooling       = "reconciler/v1"
 )
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
@@ -32,11 +31,12 @@ var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmap
 // applySet is the parent object that lists which kinds a target has members of, and in which namespaces: a ConfigMap. A listing
 // reads it; an owner that takes over has nothing else to go by where memory was lost.
 type applySet struct {
-	id, name, namespace string
+	id, name, namespace, target string
 
 	busy    chan struct{} // of size one, and full while somebody has what follows
-	home    driver.Home
-	covered coverage // what the parent is known to list; nil: it is to be read first
+	owner   *driver.Owner // nil: nobody owns the target here, and nothing is verified
+	checked bool          // the parent was found not to be another owner's
+	covered coverage      // what the parent is known to list; nil: it is to be read first
 }
 
 // coverage is what a parent lists.
@@ -47,7 +47,9 @@ func newApplySet(target, namespace string) *applySet {
 	if !namespaceName.MatchString(name) {
 		name = "reconciler-" + short([]byte(target))
 	}
-	return &applySet{id: setID(name, namespace, "ConfigMap", ""), name: name, namespace: namespace, busy: make(chan struct{}, 1)}
+	return &applySet{
+		id: setID(name, namespace, "ConfigMap", ""), name: name, namespace: namespace, target: target, busy: make(chan struct{}, 1),
+	}
 }
 
 func (s *applySet) place() place {
@@ -57,15 +59,36 @@ func (s *applySet) place() place {
 func (s *applySet) start(home driver.Home) {
 	s.busy <- struct{}{}
 	defer func() { <-s.busy }()
-	s.home, s.covered = home, nil
+	s.owner, s.checked, s.covered = &driver.Owner{Target: s.target, Home: home}, false, nil
 }
 
-// homeError is a parent that belongs to another installation.
-type homeError struct{ set, namespace, database string }
+// foreignError is a parent that belongs to another owner.
+type foreignError struct {
+	set, namespace string
+	err            error // of driver.Owner.Check
+}
 
-func (e *homeError) Error() string {
-	return fmt.Sprintf("ConfigMap %s in %s: objects of this target belong to another installation of reconciler (database %s): "+
-		"give this target another name, or set options.adopt to take them over", e.set, e.namespace, e.database)
+func (e *foreignError) Error() string {
+	return fmt.Sprintf("the ConfigMap %s in %s, and every object that it stands for, %s: give this target another name, or stop the other "+
+		"owner and hand the objects over: kubectl -n %[2]s annotate configmap %[1]s %[4]s-", e.set, e.namespace, e.err, markOwner)
+}
+
+// verify reads the parent before the first call, and returns a *foreignError if it is another owner's.
+func (c *cluster) verify(ctx context.Context) error {
+	select {
+	case c.set.busy <- struct{}{}:
+		defer func() { <-c.set.busy }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if c.set.owner == nil || c.set.checked {
+		return nil
+	}
+	if _, err := c.readSet(ctx); err != nil && !missingNamespace(err) {
+		return err
+	}
+	c.set.checked = true
+	return nil
 }
 
 // cover makes the parent list a place before something is created there.
@@ -133,8 +156,10 @@ func (c *cluster) readSet(ctx context.Context) (coverage, error) {
 		return nil, fmt.Errorf("ConfigMap %s in %s, which lists the kinds of this target: %w", c.set.name, c.set.namespace, err)
 	}
 	texts := parent.Annotations
-	if id := texts[markInstallation]; id != "" && c.set.home.ID != "" && id != c.set.home.ID && !c.adopt {
-		return nil, &homeError{c.set.name, c.set.namespace, texts[markDatabase]}
+	if mark := texts[markOwner]; mark != "" && c.set.owner != nil {
+		if err := c.set.owner.Check([]byte(mark)); err != nil {
+			return nil, &foreignError{c.set.name, c.set.namespace, err}
+		}
 	}
 	for sort, annotation := range map[string]string{"kind": setKinds, "namespace": setNamespaces} {
 		for name := range strings.SplitSeq(texts[annotation], ",") {
@@ -150,8 +175,8 @@ func (c *cluster) writeSet(ctx context.Context, has coverage) error {
 	annotations := map[string]string{
 		setTooling: tooling, setKinds: strings.Join(has.named("kind"), ","), setNamespaces: strings.Join(has.named("namespace"), ","),
 	}
-	if c.set.home.ID != "" {
-		annotations[markInstallation], annotations[markDatabase] = c.set.home.ID, c.set.home.Database
+	if c.set.owner != nil {
+		annotations[markOwner] = c.set.owner.Mark()
 	}
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{

@@ -20,6 +20,9 @@ func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 		return driver.Backoff(context.Cause(ctx))
 	}
 	defer c.calling(ref)()
+	if err := c.verify(ctx); err != nil {
+		return c.scrubber.Outcome(c.outcome(ctx, err))
+	}
 	w := c.work(ctx, ref)
 	if len(w.memory) == 0 { // it was lost, or the first call was never recorded
 		if err := w.recall(); err != nil {
