@@ -71,6 +71,7 @@ FAULTFLAGS ?=
 
 .PHONY: test/faults
 test/faults: ## Live through random worlds under faults: WORLDS=20 SEED=1 LANES=4
+	./scripts/setup.sh faults $${RECONCILER_TEST_PG:-}
 	go test -count=1 -timeout=24h -run 'TestWorlds' ./test/faults -v -faults.worlds=$(WORLDS) -faults.seed=$(SEED) -faults.lanes=$(LANES) $(FAULTFLAGS)
 
 # For `make test/mutants`: which of them (a regular expression), and more: -baseline=false.

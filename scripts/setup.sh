@@ -2,6 +2,7 @@
 # Installs what this machine lacks for the tests or the demo.
 #
 #   scripts/setup.sh test [VERSION]   a C compiler, pgbouncer, ps, and PostgreSQL VERSION (default: any version from 14)
+#   scripts/setup.sh faults [VERSION] the same, and libfaketime, with which worlds set the server's clock
 #   scripts/setup.sh demo             PostgreSQL, any version from 14
 #
 # It looks for PostgreSQL in this order: server binaries, a Docker image that is here, one that can be pulled, Debian
@@ -135,6 +136,14 @@ go_is_here() {
 
 compiler_works() { echo 'int main(void) { return 0; }' | "$(go env CC)" -x c -o /dev/null - 2>/dev/null; }
 
+# internal/pgtest looks in the same places.
+faketime_exists() { compgen -G '/usr/lib*/faketime/libfaketime.so.1' || compgen -G '/usr/l*/*/faketime/libfaketime.so.1'; } >/dev/null
+
+set_up_faults() {
+    faketime_exists || need libfaketime libfaketime
+    set_up_test "$@"
+}
+
 set_up_test() {
     go_is_here
     [[ ${1:-$oldest} =~ ^[1-9][0-9]*$ && ${1:-$oldest} -ge $oldest ]] ||
@@ -159,6 +168,7 @@ set_up_demo() {
 
 case ${1:-} in
 test) set_up_test "${2:-}" ;;
+faults) set_up_faults "${2:-}" ;;
 demo) set_up_demo ;;
-*) die 'usage: scripts/setup.sh test [VERSION] | demo' ;;
+*) die 'usage: scripts/setup.sh test [VERSION] | faults [VERSION] | demo' ;;
 esac

@@ -424,8 +424,8 @@ COMMENT ON TABLE reconciler.health_asks IS 'Until when somebody waits for the he
 COMMENT ON COLUMN reconciler.health_asks.at IS 'Answers count that were asked for from then on.';
 
 -- What clients of a stream report of the far side. With ack a report decides when an object counts as applied; no call is made because of one.
--- A restore leaves the rows: they belong to the published versions of the same backup, and are true as of observed_at. A version that the
--- restore has lost is refused or ignored, and start_over() gives it out to no other object.
+-- A restore leaves the rows, which are true as of observed_at. They confirm nothing from then on: the far side may have got other versions
+-- since. A version that the restore has lost is refused or ignored, and start_over() gives it out to no other object.
 CREATE TABLE reconciler.observations (
     -- No foreign keys, as in the ledger: two checks for each row. A row goes with its object's tombstone, its resource or its stream.
     target_id   integer NOT NULL,
@@ -454,6 +454,7 @@ CREATE TABLE reconciler.reports (
     target_id     integer PRIMARY KEY, -- the row comes and goes with that of reconciler.streams
     session       text COLLATE "C" CHECK (octet_length(session) BETWEEN 1 AND 64),
     session_id    bigint NOT NULL DEFAULT 0,
+    counts_from   bigint NOT NULL DEFAULT 0,
     replaced      text[] NOT NULL DEFAULT '{}',
     seq           bigint NOT NULL DEFAULT 0,
     reported_at   timestamptz,
@@ -475,6 +476,7 @@ CREATE TABLE reconciler.reports (
 ) WITH (fillfactor = 50);
 COMMENT ON TABLE reconciler.reports IS 'The newest session of clients that reports on each stream; see the view reconciler.stream_reports.';
 COMMENT ON COLUMN reconciler.reports.session_id IS 'Counts sessions in the order in which they were first seen here: no clock of a client decides which is the newest.';
+COMMENT ON COLUMN reconciler.reports.counts_from IS 'Observations of sessions before it confirm nothing: the database was restored since.';
 COMMENT ON COLUMN reconciler.reports.replaced IS 'Sessions before it, at most 1000: their late reports are ignored.';
 COMMENT ON COLUMN reconciler.reports.inventory_seq IS 'The newest complete report of the session. Older reports add nothing to it.';
 COMMENT ON COLUMN reconciler.reports.inventory_version IS 'Up to which version the client had read the stream when it made its newest complete report; 0: it did not say.';

@@ -314,6 +314,9 @@ BEGIN
     INSERT INTO reconciler.ticks (revision, snapshot) VALUES (next_, pg_current_snapshot());
     UPDATE reconciler.installation SET epoch = epoch + 1, floor_revision = next_;
     UPDATE reconciler.streams SET epoch = gen_random_uuid(), complete = false;
+    -- What clients reported before confirms nothing from now on. Their sessions go on, as new ones.
+    UPDATE reconciler.reports SET session_id = session_id + 1, counts_from = session_id + 1, inventory_seq = 0,
+        inventory_version = 0, held = CASE WHEN held IS NOT NULL THEN 0 END WHERE session IS NOT NULL;
     -- A version that the restore has lost, and a client may still report, is not given out again.
     PERFORM setval('reconciler.published_seq', reconciler.fresh_term((SELECT last_value FROM reconciler.published_seq)));
     DELETE FROM reconciler.instances;

@@ -130,6 +130,24 @@ COMMENT ON COLUMN reconciler.agents.failing IS 'Objects that it has reported as 
 COMMENT ON COLUMN reconciler.agents.held IS 'Deletes that wait for approval there: approve() of the target releases them.';
 COMMENT ON COLUMN reconciler.agents.trouble IS 'What keeps it from its work, such as an open circuit.';
 
+-- +goose StatementBegin
+-- agent_holds says what the guard of a target's agent holds; NULL for nothing. With acked: of a stream whose objects
+-- count as applied only when a client has reported them. (PL/pgSQL, because streams come later.)
+CREATE FUNCTION reconciler.agent_holds(target text, acked boolean DEFAULT false) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN (
+        SELECT format('the guard of agent %s holds %s; %s', a.name, reconciler.counted(a.held, 'delete'),
+            reconciler.quote_call('approve', ARRAY[a.target]))
+        FROM reconciler.agents a
+        WHERE a.target = agent_holds.target AND a.held > 0
+          AND (NOT acked OR EXISTS (SELECT FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id
+            WHERE s.ack AND t.name = a.target)));
+END
+$$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.agent_holds IS 'Internal: what the guard of an agent holds.';
+
 CREATE VIEW reconciler.failing AS
 SELECT o.target, o.resource, o.key, o.state, o.wanted, o.attempts, o.last_error, o.next_attempt_at
 FROM reconciler.objects o WHERE o.state IN ('failing', 'blocked');
@@ -138,8 +156,12 @@ COMMENT ON VIEW reconciler.failing IS 'Objects whose last attempt failed. failin
 CREATE VIEW reconciler.held AS
 SELECT t.name AS target, r.name AS resource, l.key, l.wanted, l.held_by, reconciler.reason(l, t, r.name) AS reason
 FROM reconciler.ledger l JOIN reconciler.targets t ON t.id = l.target_id JOIN reconciler.resources r ON r.id = l.resource_id
-WHERE l.state = 'held';
+WHERE l.state = 'held'
+UNION ALL
+SELECT t.name, NULL, NULL, false, 'agent', h.reason
+FROM reconciler.targets t CROSS JOIN LATERAL reconciler.agent_holds(t.name) AS h(reason) WHERE h.reason IS NOT NULL;
 COMMENT ON VIEW reconciler.held IS 'Objects that wait for a person or for a sync, and for what.';
+COMMENT ON COLUMN reconciler.held.resource IS 'NULL: deletes that the guard of the target''s agent holds, one row for all of them.';
 
 CREATE VIEW reconciler.drift AS
 SELECT t.name AS target, r.name AS resource, d.key, d.kind, d.found_at, d.sync_id
@@ -249,7 +271,7 @@ SELECT t.name AS target,
         WHEN NOT reconciler.lease_lives(t.owner, t.lease_ttl) THEN 'unowned'
         WHEN broke.stops THEN 'error'
         WHEN t.circuit_open_since IS NOT NULL THEN 'down'
-        WHEN t.guard_since IS NOT NULL OR l.stopped > 0 THEN 'held'
+        WHEN t.guard_since IS NOT NULL OR l.stopped > 0 OR reconciler.agent_holds(t.name) IS NOT NULL THEN 'held'
         WHEN l.failing + l.blocked > 0 THEN 'failing'
         WHEN broke.error IS NOT NULL THEN 'error'
         WHEN t.draining THEN 'draining'
@@ -263,7 +285,7 @@ SELECT t.name AS target,
     round(CASE WHEN c.revision IS NULL THEN NULL ELSE coalesce(extract(epoch FROM clock_timestamp() - missed.at), 0) END::numeric, 3)::double precision AS lag_seconds,
     least(missed.at, (SELECT k.at FROM reconciler.ticks k WHERE k.revision >= l.oldest_revision ORDER BY k.revision LIMIT 1)) AS oldest_pending,
     done.finished_at AS last_sync, y.sync, reconciler.pause_text(t) AS paused,
-    coalesce(reconciler.guard_text(t), CASE WHEN l.stopped > 0 THEN format('%s held; %s', reconciler.deletes_text(l.stopped, l.protected), reconciler.quote_call('approve', ARRAY[t.name])) END) AS guard,
+    coalesce(reconciler.guard_text(t), CASE WHEN l.stopped > 0 THEN format('%s held; %s', reconciler.deletes_text(l.stopped, l.protected), reconciler.quote_call('approve', ARRAY[t.name])) END, reconciler.agent_holds(t.name)) AS guard,
     reconciler.circuit_text(t) AS circuit,
     coalesce(t.trouble, (SELECT format('agent %s: %s', a.name, a.trouble) FROM reconciler.agents a WHERE a.target = t.name AND a.trouble IS NOT NULL),
         reconciler.observed_trouble(t.id)) AS trouble, coalesce(broke.error, t.circuit_error, l.error, broken.error) AS last_error
@@ -310,7 +332,7 @@ COMMENT ON COLUMN reconciler.status.lag_seconds IS 'Age of the oldest revision t
 COMMENT ON COLUMN reconciler.status.oldest_pending IS 'When the oldest change that is not applied was noticed.';
 COMMENT ON COLUMN reconciler.status.last_sync IS 'When the last complete sync of all resources ended.';
 COMMENT ON COLUMN reconciler.status.sync IS 'Syncs that run or wait, and how far they are.';
-COMMENT ON COLUMN reconciler.status.guard IS 'Deletes that wait for approve().';
+COMMENT ON COLUMN reconciler.status.guard IS 'Deletes that wait for approve(), here or at the agent.';
 COMMENT ON COLUMN reconciler.status.circuit IS 'Since when the target does not answer.';
 COMMENT ON COLUMN reconciler.status.trouble IS 'What fails although every object is there: work that the driver does after its calls, such as a reload command; or the trouble of its agent; or what clients of a stream report as failed.';
 COMMENT ON COLUMN reconciler.status.last_error IS 'What fails in its process, else why the target does not answer, else the most frequent error of its objects, else of its last sync.';
@@ -318,4 +340,4 @@ COMMENT ON COLUMN reconciler.status.last_error IS 'What fails in its process, el
 -- +goose Down
 DROP VIEW reconciler.status, reconciler.failing_loops, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.target_cursors, reconciler.syncs, reconciler.drift,
     reconciler.held, reconciler.failing, reconciler.agents, reconciler.objects;
-DROP FUNCTION reconciler.observed_trouble, reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.deletes_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;
+DROP FUNCTION reconciler.agent_holds, reconciler.observed_trouble, reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.deletes_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;

@@ -113,6 +113,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         FROM t JOIN LATERAL (SELECT x.* FROM reconciler.drift_found x WHERE x.target_id = t.id AND reconciler.left_alone(x) ORDER BY x.resource_id, x.key LIMIT 100) AS d ON true
         JOIN reconciler.resources r ON r.id = d.resource_id
         UNION ALL
+        SELECT 4, t.name, NULL, NULL, 'held', h.reason
+        FROM t CROSS JOIN LATERAL reconciler.agent_holds(t.name, true) AS h(reason) WHERE h.reason IS NOT NULL
+        UNION ALL
         SELECT 5, n.name, w.resource, NULL, 'unknown', format('running rows name this target, and %s', reconciler.explain_target(n, n.name))
         FROM reconciler.targets n CROSS JOIN LATERAL (SELECT reconciler.wanting(n.name) AS resource) AS w
         WHERE NOT n.configured AND only_target IS NULL AND w.resource IS NOT NULL

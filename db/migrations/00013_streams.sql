@@ -250,7 +250,7 @@ BEGIN
         SELECT n.*, o.version IS NULL OR (o.version, o.session, o.seq) < (n.version, r.session_id, report.seq)
                 OR report.complete AND (o.session, o.seq) < (r.session_id, report.seq) AS newer,
             (o.version, o.session, o.seq) = (n.version, r.session_id, report.seq) AS same,
-            NOT report.complete OR (o.version, o.state, o.message, o.healthy, o.status) IS DISTINCT FROM (n.version, n.state, n.message, n.healthy, n.status) AS other
+            NOT report.complete OR o.session < r.counts_from OR (o.version, o.state, o.message, o.healthy, o.status) IS DISTINCT FROM (n.version, n.state, n.message, n.healthy, n.status) AS other
         FROM named AS n
         LEFT JOIN reconciler.observations AS o ON o.target_id = report.target_id AND o.resource_id = n.resource_id AND o.key = n.key
         -- A version that was observed was published.
@@ -304,9 +304,10 @@ BEGIN
         WHERE x.target_id = acknowledged.target_id AND x.resource = u.resource AND x.key = u.key ORDER BY x.version DESC LIMIT 1) AS p ON true
     -- One after the other: a join may be planned on a part of the key, and read all of the target for each object.
     LEFT JOIN LATERAL (SELECT x.id FROM reconciler.resources AS x WHERE x.name = u.resource LIMIT 1) AS r ON true
-    LEFT JOIN LATERAL (SELECT x.version, x.state, x.message FROM reconciler.observations AS x
-        WHERE x.target_id = acknowledged.target_id AND x.resource_id = r.id AND x.key = u.key LIMIT 1) AS o ON true
     LEFT JOIN reconciler.reports AS i ON i.target_id = acknowledged.target_id
+    LEFT JOIN LATERAL (SELECT x.version, x.state, x.message FROM reconciler.observations AS x
+        WHERE x.target_id = acknowledged.target_id AND x.resource_id = r.id AND x.key = u.key
+          AND x.session >= i.counts_from LIMIT 1) AS o ON true
     WHERE p.hash IS NOT DISTINCT FROM nullif(u.hash, '');
 END
 $$;

@@ -14,11 +14,16 @@ SELECT reconciler.complete_stream(sqlc.arg(target_id)::int, sqlc.arg(owner)::uui
     AS completed;
 
 -- name: PublishedPage :many
--- A page of what a stream has of a resource, in key order, from a key on.
-SELECT key, hash FROM reconciler.published
-WHERE target_id = sqlc.arg(target_id)::int AND resource = sqlc.arg(resource)::text AND spec IS NOT NULL
-  AND key >= sqlc.arg(after)::text
-ORDER BY key LIMIT sqlc.arg(page_rows)::int;
+-- A page of what a stream has of a resource, in key order, from a key on. With acked, unreported are those that the ledger may take for
+-- confirmed, and that no client has reported since the database was restored.
+SELECT p.key, p.hash, coalesce(sqlc.arg(acked)::boolean AND i.counts_from > 0 AND NOT EXISTS (
+    SELECT FROM reconciler.observations o
+    WHERE o.target_id = p.target_id AND o.key = p.key AND o.session >= i.counts_from
+      AND o.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = p.resource)), false)::boolean AS unreported
+FROM reconciler.published p LEFT JOIN reconciler.reports i ON i.target_id = p.target_id
+WHERE p.target_id = sqlc.arg(target_id)::int AND p.resource = sqlc.arg(resource)::text AND p.spec IS NOT NULL
+  AND p.key >= sqlc.arg(after)::text
+ORDER BY p.key LIMIT sqlc.arg(page_rows)::int;
 
 -- name: StreamFind :one
 SELECT t.id FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id

@@ -1,9 +1,6 @@
 package outbox_test
 
 import (
-	"fmt"
-	"path"
-	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -27,7 +24,7 @@ func TestCaptureAfterDumpAndReload(t *testing.T) {
 	before := w.marksAfter(t, 0)
 
 	copied := &world{DB: pgtest.Empty(t)}
-	reload(t, w.DB, copied.DB)
+	copied.Restore(t, w.Dump(t))
 	require.Equal(t, before, copied.marks(t))
 	require.Empty(t, copied.problems(t))
 	definitions := `SELECT format('%s %s %s %s', name, relation, target_bound, running_bound) FROM reconciler.resources ORDER BY name`
@@ -56,7 +53,7 @@ func TestF8_DumpLoadedIntoTheSameDatabaseIsNoticed(t *testing.T) {
 	w := newWorld(t, apps, `INSERT INTO reconciler.targets (name, configured) VALUES ('eu', true)`)
 	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`), "a fresh one is not taken for restored")
 	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
-	reload(t, w.DB, w.DB, "--clean")
+	w.Restore(t, w.Dump(t), "--clean")
 	require.Equal(t, []string{"true"}, w.lines(t, `SELECT reconciler.adopt()::text`))
 	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
 	require.Equal(t, []string{"epoch 1"}, w.lines(t, `SELECT format('epoch %s', epoch) FROM reconciler.installation`))
@@ -84,23 +81,4 @@ func TestAdoptNoticesACopiedDatabase(t *testing.T) {
 	var adopted bool
 	require.NoError(t, conn.QueryRow(t.Context(), `SELECT reconciler.adopt()`).Scan(&adopted))
 	require.True(t, adopted)
-}
-
-// reload dumps one database and loads it into another with the server's own programs, run by the server.
-func reload(t *testing.T, from, to *pgtest.DB, options ...string) {
-	t.Helper()
-	conn := to.Conn(t)
-	var bin, port string
-	require.NoError(t, conn.QueryRow(t.Context(), `SELECT setting FROM pg_config WHERE name = 'BINDIR'`).Scan(&bin))
-	require.NoError(t, conn.QueryRow(t.Context(), `SHOW port`).Scan(&port))
-	where := fmt.Sprintf("-h 127.0.0.1 -p %s -U postgres", port)
-	command := fmt.Sprintf("bash -c 'dump=$(mktemp) && { %s %s %s %s >$dump && %s %s -X -q -v ON_ERROR_STOP=1 -o /dev/null -f $dump %s || echo failed; rm $dump; }' 2>&1",
-		path.Join(bin, "pg_dump"), where, strings.Join(options, " "), from.Name, path.Join(bin, "psql"), where, to.Name)
-	_, err := conn.Exec(t.Context(), `CREATE TEMP TABLE output (line text); COPY output FROM PROGRAM $command$`+command+`$command$`)
-	require.NoError(t, err, command)
-	rows, err := conn.Query(t.Context(), `SELECT line FROM output`)
-	require.NoError(t, err)
-	output, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	require.Empty(t, output, command)
 }

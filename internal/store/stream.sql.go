@@ -12,13 +12,18 @@ import (
 )
 
 const publishedPage = `-- name: PublishedPage :many
-SELECT key, hash FROM reconciler.published
-WHERE target_id = $1::int AND resource = $2::text AND spec IS NOT NULL
-  AND key >= $3::text
-ORDER BY key LIMIT $4::int
+SELECT p.key, p.hash, coalesce($1::boolean AND i.counts_from > 0 AND NOT EXISTS (
+    SELECT FROM reconciler.observations o
+    WHERE o.target_id = p.target_id AND o.key = p.key AND o.session >= i.counts_from
+      AND o.resource_id = (SELECT r.id FROM reconciler.resources r WHERE r.name = p.resource)), false)::boolean AS unreported
+FROM reconciler.published p LEFT JOIN reconciler.reports i ON i.target_id = p.target_id
+WHERE p.target_id = $2::int AND p.resource = $3::text AND p.spec IS NOT NULL
+  AND p.key >= $4::text
+ORDER BY p.key LIMIT $5::int
 `
 
 type PublishedPageParams struct {
+	Acked    bool
 	TargetID int32
 	Resource string
 	After    string
@@ -26,13 +31,16 @@ type PublishedPageParams struct {
 }
 
 type PublishedPageRow struct {
-	Key  string
-	Hash []byte
+	Key        string
+	Hash       []byte
+	Unreported bool
 }
 
-// A page of what a stream has of a resource, in key order, from a key on.
+// A page of what a stream has of a resource, in key order, from a key on. With acked, unreported are those that the ledger may take for
+// confirmed, and that no client has reported since the database was restored.
 func (q *Queries) PublishedPage(ctx context.Context, arg PublishedPageParams) ([]PublishedPageRow, error) {
 	rows, err := q.db.Query(ctx, publishedPage,
+		arg.Acked,
 		arg.TargetID,
 		arg.Resource,
 		arg.After,
@@ -45,7 +53,7 @@ func (q *Queries) PublishedPage(ctx context.Context, arg PublishedPageParams) ([
 	var items []PublishedPageRow
 	for rows.Next() {
 		var i PublishedPageRow
-		if err := rows.Scan(&i.Key, &i.Hash); err != nil {
+		if err := rows.Scan(&i.Key, &i.Hash, &i.Unreported); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

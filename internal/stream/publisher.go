@@ -144,17 +144,20 @@ func outcome(err error) driver.Outcome {
 // List yields what is published of each resource in the order of keys, page by page.
 func (p *Publisher) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
 	if o := p.owner.Load(); o != nil {
-		return Lister(o.Pool, o.TargetID).List(ctx, resources)
+		return published{store.New(o.Pool), o.TargetID, p.ack}.List(ctx, resources)
 	}
 	return func(yield func(driver.Listed, error) bool) { yield(driver.Listed{}, errUnowned) }
 }
 
 // Lister lists what is published of a target, for programs that do not own its stream. A target that is not known has nothing.
-func Lister(db store.DBTX, targetID int32) driver.Lister { return published{store.New(db), targetID} }
+func Lister(db store.DBTX, targetID int32) driver.Lister {
+	return published{store.New(db), targetID, false}
+}
 
 type published struct {
 	queries  *store.Queries
 	targetID int32
+	acked    bool // what no client has reported since a restore is another content than the ledger's
 }
 
 func (p published) List(ctx context.Context, resources []string) iter.Seq2[driver.Listed, error] {
@@ -166,7 +169,7 @@ func (p published) list(ctx context.Context, resource string) iter.Seq2[driver.L
 		if driver.Storable(driver.Ref{Resource: resource}) != nil {
 			return // no row can have the name
 		}
-		params := store.PublishedPageParams{TargetID: p.targetID, Resource: resource, PageRows: listPageRows}
+		params := store.PublishedPageParams{TargetID: p.targetID, Resource: resource, Acked: p.acked, PageRows: listPageRows}
 		for {
 			rows, err := p.queries.PublishedPage(ctx, params)
 			if err != nil {
@@ -174,7 +177,11 @@ func (p published) list(ctx context.Context, resource string) iter.Seq2[driver.L
 				return
 			}
 			for _, row := range rows {
-				if !yield(driver.Listed{Resource: resource, Key: row.Key, Hashes: []driver.Hash{driver.Hash(row.Hash)}}, nil) {
+				hash := driver.Hash(row.Hash)
+				if row.Unreported {
+					hash = driver.Hash{}
+				}
+				if !yield(driver.Listed{Resource: resource, Key: row.Key, Hashes: []driver.Hash{hash}}, nil) {
 					return
 				}
 			}

@@ -10,9 +10,9 @@ import (
 // The reasons of frames.
 const (
 	resetExpired  = "expired"  // tombstones after the bookmark may be gone
-	resetRestored = "restored" // the database was restored, or failed over with a loss
+	resetRestored = "restored" // the database was restored, or failed over with a loss, though nobody may have noticed it yet
 	resetScope    = "scope"    // the bookmark is one of another filter
-	resetUnknown  = "unknown"  // the bookmark is one of another stream, or of a version that there is not
+	resetUnknown  = "unknown"  // the bookmark is one of another stream
 
 	closedReleased = "released" // the stream is gone; what it had published is not
 	closedRevoked  = "revoked"  // the token is no longer valid

@@ -230,10 +230,8 @@ func (w *watcher) catchUp(ctx context.Context) error {
 			return err
 		case b.stream != w.at.stream:
 			return again{resetUnknown}
-		case b.epoch != w.at.epoch:
+		case b.epoch != w.at.epoch, b.head < w.at.version: // nobody may have noticed the restore yet
 			return again{resetRestored}
-		case b.head < w.at.version:
-			return again{resetUnknown}
 		case b.floor > w.at.version:
 			return again{resetExpired}
 		}

@@ -176,7 +176,7 @@ func TestBookmarksThatMeanNothingAreReset(t *testing.T) {
 
 	ahead := begin()
 	later(`UPDATE reconciler.streams SET floor = 0; UPDATE reconciler.published SET version = 1 WHERE key = 'a'; DELETE FROM reconciler.published WHERE key <> 'a'`)
-	require.Equal(t, []string{"reset unknown", "a=1", "end_of_snapshot"}, resumed(ahead), "a version that there is not")
+	require.Equal(t, []string{"reset restored", "a=1", "end_of_snapshot"}, resumed(ahead), "a version that a restore has lost, which no process has noticed")
 
 	now := begin()
 	later(`SELECT reconciler.start_over('restored'); UPDATE reconciler.streams SET complete = true`)
