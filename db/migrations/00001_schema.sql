@@ -96,7 +96,11 @@ COMMENT ON COLUMN reconciler.resources.known_columns IS 'Columns that the relati
 COMMENT ON COLUMN reconciler.resources.version IS 'Grows with each changed definition.';
 COMMENT ON COLUMN reconciler.resources.removed_at IS 'Set by untrack(release => ''delete''): its objects are being deleted, then the row goes.';
 
+-- Every table has a primary key: under a publication for all tables, UPDATE and DELETE fail without one. Where no columns are unique it
+-- is random, so that no sequence is needed, which may stay behind when rows are moved. The outbox has none: its rows are only added,
+-- and leave by TRUNCATE, which publications take; an index more would slow down every writer.
 CREATE TABLE reconciler.misfits (
+    id          uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     resource_id integer NOT NULL REFERENCES reconciler.resources ON DELETE CASCADE,
     target      text,
     key         text,
@@ -386,6 +390,7 @@ COMMENT ON COLUMN reconciler.drift_found.unapplied IS 'Its row asks for what no 
 COMMENT ON TABLE reconciler.drift_found IS 'What the last report-mode sync of each target found; see the view reconciler.drift.';
 
 CREATE TABLE reconciler.guard_passes (
+    id        uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     target_id integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     until     timestamptz NOT NULL,
@@ -415,6 +420,7 @@ COMMENT ON COLUMN reconciler.object_health.asked_at IS 'When the answer came tha
 
 -- Rows are only added and deleted: a transaction that has called ask_health() and stays open keeps no other waiting.
 CREATE TABLE reconciler.health_asks (
+    id        uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     target_id integer NOT NULL REFERENCES reconciler.targets ON DELETE CASCADE,
     at        timestamptz NOT NULL,
     until     timestamptz NOT NULL CHECK (until > at)
