@@ -135,19 +135,27 @@ func (w *work) bringAll(members []member) driver.Outcome {
 	return out
 }
 
-// prune removes the members that the spec does not name. A protected one waits for approval.
+// prune removes the members that the spec does not name. A protected one waits for approval. One that the spec names in another API
+// group is the same object.
 func (w *work) prune(members []member) driver.Outcome {
-	wanted := map[place]bool{}
+	wanted, named := map[place]bool{}, map[string]place{}
 	for _, m := range members {
 		_, at, err := w.located(m)
 		if err != nil {
 			return w.failed(m.at, err)
 		}
 		wanted[at] = true
+		uid := w.memory[at].uid
+		if other, twice := named[uid]; twice {
+			return driver.Terminal(fmt.Errorf("%s: the spec names it twice, also as %s", at, other))
+		}
+		named[uid] = at
 	}
 	var gone []known
 	for at, k := range w.memory {
-		if !wanted[at] {
+		if _, same := named[k.uid]; !wanted[at] && same {
+			delete(w.memory, at)
+		} else if !wanted[at] {
 			gone = append(gone, k)
 		}
 	}

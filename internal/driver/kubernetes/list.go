@@ -55,6 +55,9 @@ func (c *cluster) gather(ctx context.Context, resource string) (map[string]memor
 	err = c.each(ctx, has, selector, func(at place, one *metav1.PartialObjectMetadata) {
 		of, key, ok := rowOf(one)
 		ref := driver.Ref{Target: c.target, Resource: resource, Key: key}
+		if has.elsewhere(at, c.entryOf(one)) {
+			return
+		}
 		if !ok || of != resource || one.Labels[labelObject] != objectMark(ref) {
 			return // its marks do not belong together: its row finds it missing, and marks it again
 		}
@@ -84,6 +87,16 @@ func (c *cluster) coverage(ctx context.Context) (coverage, error) {
 	}
 	maps.Copy(has, c.set.covered)
 	return has, nil
+}
+
+// elsewhere reports whether an object is listed in another API group than the one in which we have applied it, and there too.
+func (has coverage) elsewhere(at place, ours *metav1.ManagedFieldsEntry) bool {
+	if ours == nil {
+		return false
+	}
+	gv, err := schema.ParseGroupVersion(ours.APIVersion)
+	applied := schema.GroupKind{Group: gv.Group, Kind: at.Kind}
+	return err == nil && applied != at.GroupKind && has.has(coverage{"kind " + applied.String(): {}})
 }
 
 // each calls do for every object of the listed kinds that a selector of labels matches.

@@ -78,7 +78,9 @@ func (w *work) recall() error {
 		return err
 	}
 	return w.each(w.ctx, has, labelObject+"="+w.object, func(at place, meta *metav1.PartialObjectMetadata) {
-		w.memory[at] = w.seen(at, meta)
+		if !has.elsewhere(at, w.entryOf(meta)) {
+			w.memory[at] = w.seen(at, meta)
+		}
 	})
 }
 

@@ -25,6 +25,27 @@ func (k *kind) groupResource() schema.GroupResource {
 	return schema.GroupResource{Group: k.Group, Resource: k.resource}
 }
 
+// aliases are resources that show the objects of another one, in a group of their own.
+var aliases = map[schema.GroupResource]schema.GroupResource{
+	{Group: "events.k8s.io", Resource: "events"}: {Resource: "events"},
+}
+
+// groupsOf returns a kind in each group that shows its objects.
+func groupsOf(kind schema.GroupVersionKind) []schema.GroupVersionKind {
+	if kind.Kind != "Event" {
+		return []schema.GroupVersionKind{kind}
+	}
+	return []schema.GroupVersionKind{kind, {Version: "v1", Kind: "Event"}, {Group: "events.k8s.io", Version: "v1", Kind: "Event"}}
+}
+
+// stored returns the resource that the objects are stored as.
+func (k *kind) stored() schema.GroupResource {
+	if other, ok := aliases[k.groupResource()]; ok {
+		return other
+	}
+	return k.groupResource()
+}
+
 func (k *kind) versionResource() schema.GroupVersionResource {
 	return k.GroupVersion().WithResource(k.resource)
 }
@@ -49,6 +70,8 @@ func builtin(converter managedfields.TypeConverter) map[schema.GroupVersionResou
 	add("", "v1", "ConfigMap", "configmaps", "configmap", true, false)
 	add("", "v1", "Secret", "secrets", "secret", true, false)
 	add("", "v1", "Service", "services", "service", true, true)
+	add("", "v1", "Event", "events", "event", true, false)
+	add("events.k8s.io", "v1", "Event", "events", "event", true, false)
 	add("", "v1", "ServiceAccount", "serviceaccounts", "serviceaccount", true, false)
 	add("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "persistentvolumeclaim", true, true)
 	add("apps", "v1", "Deployment", "deployments", "deployment", true, true)
@@ -66,7 +89,7 @@ func builtin(converter managedfields.TypeConverter) map[schema.GroupVersionResou
 }
 
 // builtinGroups answer for kinds that they lack with a Status; groups of definitions do not.
-var builtinGroups = []string{crdGroup, "apps", "batch", "autoscaling", "networking.k8s.io", "rbac.authorization.k8s.io"}
+var builtinGroups = []string{crdGroup, "apps", "batch", "autoscaling", "events.k8s.io", "networking.k8s.io", "rbac.authorization.k8s.io"}
 
 const (
 	crdGroup    = "apiextensions.k8s.io"

@@ -53,7 +53,7 @@ func (s *Server) list(req request, query url.Values) (any, error) {
 				"You can start a new list without the continue parameter.")
 		}
 	} else {
-		for _, object := range s.sortedLocked(req.kind.groupResource(), req.namespace) {
+		for _, object := range s.sortedLocked(req.kind.stored(), req.namespace) {
 			if chosen.matches(object) {
 				rest.objects = append(rest.objects, object)
 			}

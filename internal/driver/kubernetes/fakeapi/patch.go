@@ -141,7 +141,7 @@ func (versions) Convert(in, out, _ any) error {
 
 func (versions) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
 	object := in.(*unstructured.Unstructured).DeepCopy()
-	gvk, ok := target.KindForGroupVersionKinds([]schema.GroupVersionKind{object.GroupVersionKind()})
+	gvk, ok := target.KindForGroupVersionKinds(groupsOf(object.GroupVersionKind()))
 	if !ok {
 		return nil, fmt.Errorf("%v has no version %v", object.GroupVersionKind(), target)
 	}

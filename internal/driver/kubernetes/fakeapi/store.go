@@ -29,7 +29,7 @@ type event struct {
 func storeKey(namespace, name string) string { return namespace + "/" + name }
 
 func (s *Server) findLocked(req request) *unstructured.Unstructured {
-	return req.kind.version(s.stored[req.kind.groupResource()][storeKey(req.namespace, req.name)])
+	return req.kind.version(s.stored[req.kind.stored()][storeKey(req.namespace, req.name)])
 }
 
 // version returns a stored object in the version of the kind.

@@ -85,7 +85,7 @@ func (s *Server) startLocked(req request, chosen selector, query url.Values) ([]
 		return frames, position, nil
 	}
 	var frames []frame
-	for _, object := range s.sortedLocked(req.kind.groupResource(), req.namespace) {
+	for _, object := range s.sortedLocked(req.kind.stored(), req.namespace) {
 		if chosen.matches(object) && initial != "false" {
 			frames = append(frames, frame{watch.Added, req.show(object)})
 		}
@@ -108,7 +108,7 @@ func withKind(status metav1.Status) metav1.Status {
 func (s *Server) sinceLocked(req request, chosen selector, version uint64) ([]frame, uint64) {
 	var frames []frame
 	for _, e := range s.events {
-		if e.version <= version || e.resource != req.kind.groupResource() {
+		if e.version <= version || e.resource != req.kind.stored() {
 			continue
 		}
 		before, after := chosen.matches(e.old), chosen.matches(e.object)

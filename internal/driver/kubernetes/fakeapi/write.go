@@ -73,7 +73,7 @@ func (s *Server) insertLocked(req request, object *unstructured.Unstructured) (*
 		return nil, apierrors.NewAlreadyExists(req.kind.groupResource(), req.name)
 	}
 	if !req.dry {
-		s.putLocked(req.kind.groupResource(), nil, object)
+		s.putLocked(req.kind.stored(), nil, object)
 	}
 	return object, nil
 }
@@ -153,10 +153,10 @@ func (s *Server) replaceLocked(req request, old, object *unstructured.Unstructur
 		return object, nil
 	}
 	if object.GetDeletionTimestamp() != nil && len(object.GetFinalizers()) == 0 && resource != namespaces {
-		s.removeLocked(resource, object)
+		s.removeLocked(req.kind.stored(), object)
 		return object, nil
 	}
-	s.putLocked(resource, old, object)
+	s.putLocked(req.kind.stored(), old, object)
 	return object, nil
 }
 
@@ -195,7 +195,7 @@ func (s *Server) remove(req request, options *metav1.DeleteOptions) (object *uns
 		}
 	}
 	if len(object.GetFinalizers()) == 0 && resource != namespaces {
-		s.removeLocked(resource, old)
+		s.removeLocked(req.kind.stored(), old)
 		return old, true, nil
 	}
 	if object.GetDeletionTimestamp() == nil {
@@ -212,7 +212,7 @@ func (s *Server) remove(req request, options *metav1.DeleteOptions) (object *uns
 	if same(old, object) {
 		return old, false, nil
 	}
-	s.putLocked(resource, old, object)
+	s.putLocked(req.kind.stored(), old, object)
 	return object, false, nil
 }
 
