@@ -136,16 +136,6 @@ func TestTwoRowsCannotHaveOneObject(t *testing.T) {
 	require.Equal(t, one("2"), b.data(t, "a"))
 }
 
-func TestAnObjectThatAnotherRowTookOverIsNotPruned(t *testing.T) {
-	t.Parallel()
-	b := newBed(t)
-	c := b.open(t, "prod", driver.Options{"adopt": true})
-	c.done(t, "web", configMap("a", one("1")))
-	c.done(t, "api", configMap("a", one("2")))
-	c.done(t, "web")
-	require.Equal(t, one("2"), b.data(t, "a"))
-}
-
 func (c *caller) start(t *testing.T, home driver.Home) {
 	t.Helper()
 	c.Driver.(driver.Starter).Start(t.Context(), home) //nolint:forcetypeassert // it is one
@@ -179,7 +169,7 @@ func TestF163_AnotherOwnerIsRefused(t *testing.T) {
 			text := b.belongsTo(shop, other)
 			requireOut(t, driver.VerdictUnreachable, text, second.apply(t, "web", configMap("a", one("2"))))
 			requireOut(t, driver.VerdictUnreachable, text, second.delete(t, "web"))
-			for _, err := range second.Driver.(driver.Lister).List(t.Context(), "apps") { //nolint:forcetypeassert // it is one
+			for _, err := range second.Driver.(driver.Lister).List(t.Context(), []string{"apps"}) { //nolint:forcetypeassert // it is one
 				require.EqualError(t, err, text)
 			}
 			require.Equal(t, one("1"), b.data(t, "a"))

@@ -73,6 +73,14 @@ func (w *work) observed(at place, meta *metav1.PartialObjectMetadata) {
 	w.members[at] = base{rowName{w.ref.Resource, w.ref.Key}, sumOf(w.seen(at, meta)), versionOf(meta)}
 }
 
+// lastOfAnother reports whether the last call of this process that has seen a member was for another row.
+func (w *work) lastOfAnother(at place) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	last, ok := w.members[at]
+	return ok && last.row != rowName{w.ref.Resource, w.ref.Key}
+}
+
 // removes notes that a call is about to delete a member.
 func (c *cluster) removes(at place) {
 	c.mu.Lock()

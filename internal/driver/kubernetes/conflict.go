@@ -31,10 +31,19 @@ func conflicts(err error) []conflict {
 	return found
 }
 
-// overrules reports whether an apply that was refused is to be forced: each manager in its way is one of options.force_managers.
-func (c *cluster) overrules(err error) bool {
-	found := conflicts(err)
-	return len(found) > 0 && !slices.ContainsFunc(found, func(one conflict) bool { return !slices.Contains(c.overrule, one.manager) })
+// overrules reports whether an apply that was refused for these conflicts is to be forced: the options name each manager in its way.
+func (c *cluster) overrules(found []conflict) bool {
+	return len(found) > 0 && !slices.ContainsFunc(found, func(one conflict) bool { return !c.force && !slices.Contains(c.overrule, one.manager) })
+}
+
+// ownerFields are the marks that ownerOf goes by, as conflicts name them.
+var ownerFields = []string{
+	".metadata.labels." + labelPartOf, ".metadata.labels." + labelObject, ".metadata.annotations." + markRow,
+}
+
+// overOwner reports whether another manager has set the marks of the owner.
+func overOwner(found []conflict) bool {
+	return slices.ContainsFunc(found, func(one conflict) bool { return slices.Contains(ownerFields, one.field) })
 }
 
 // describe names the managers and their fields.

@@ -126,7 +126,7 @@ func (d *differ) dryRun(t target, now *metav1.PartialObjectMetadata) (before, af
 	if err != nil {
 		return nil, nil, err
 	}
-	err = d.forced(func(opts metav1.PatchOptions) (err error) {
+	err = d.forced(now != nil, func(opts metav1.PatchOptions) (err error) {
 		opts.DryRun = []string{metav1.DryRunAll}
 		after, err = api.Patch(d.ctx, t.at.Name, types.ApplyPatchType, text, opts)
 		return err //nolint:wrapcheck // by the caller

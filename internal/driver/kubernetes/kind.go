@@ -13,8 +13,6 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver/options"
 )
 
-const managerDefault = "reconciler"
-
 // protectedDefault are the kinds whose deletes wait for approval unless options.protected names others: others lose data with them.
 var protectedDefault = []string{
 	"Namespace", "CustomResourceDefinition.apiextensions.k8s.io", "PersistentVolume", "PersistentVolumeClaim",
@@ -46,7 +44,7 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 		namespaces: readNamespaces(r),
 		kinds:      readKinds(r, "kinds", nil),
 		protected:  readKinds(r, "protected", protectedDefault),
-		manager:    readManager(r),
+		manager:    readManager(r, target),
 		overrule:   r.Strings("force_managers"),
 		adopt:      r.Bool("adopt", false),
 		ignore:     readIgnore(r),
@@ -116,8 +114,8 @@ func readKinds(r *options.Reader, name string, fallback []string) []schema.Group
 	return kinds
 }
 
-func readManager(r *options.Reader) string {
-	manager := r.String("field_manager", managerDefault)
+func readManager(r *options.Reader, target string) string {
+	manager := r.String("field_manager", setName(target))
 	if !managerName.MatchString(manager) {
 		r.Problemf("field_manager", "must have 1 to 128 printable characters")
 	}

@@ -97,11 +97,15 @@ const (
 	ownerOther              // another target, or another ApplySet
 )
 
-// ownerOf returns whose an object is by its marks. One from which somebody has taken a part of them has none.
+// ownerOf returns whose an object is by its marks. One from which somebody has taken a part of them has none, unless they still name
+// another row of this target.
 func (c *cluster) ownerOf(meta *metav1.PartialObjectMetadata, ref driver.Ref) owner {
 	partOf, object := meta.Labels[labelPartOf], meta.Labels[labelObject]
 	mine := object == objectMark(ref)
+	resource, key, named := rowOf(meta)
 	switch {
+	case !mine && named && object == objectMark(driver.Ref{Target: c.target, Resource: resource, Key: key}):
+		return ownerRow
 	case partOf != "" && partOf != c.set.id:
 		return ownerOther
 	case object == "" || partOf == "" && mine:

@@ -34,6 +34,7 @@ type target struct {
 	api     metadata.ResourceInterface
 	mapping *restMapping
 	applied string // hash of its manifest
+	exact   bool   // it is applied to the version that was looked at, and to no other
 }
 
 // located returns the API of a member's kind, and its place, with the namespace that the kind has or has not.
@@ -56,7 +57,7 @@ func (w *work) bring(m member) driver.Outcome {
 		w.memory[t.at] = known{at: t.at} // a call that ends without an answer may have created it
 	}
 	same := was.uid != "" && was.applied == t.applied
-	look := same || len(w.ignore[t.at.GroupKind]) > 0
+	look := same || len(w.ignore[t.at.GroupKind]) > 0 || w.lastOfAnother(t.at)
 	var now *metav1.PartialObjectMetadata
 	for range looksMost {
 		uid := was.uid
@@ -85,6 +86,8 @@ func (w *work) bring(m member) driver.Outcome {
 			return w.stays(t.at, after)
 		case errors.Is(err, errReplaced):
 			look = true
+		case overOwner(conflicts(err)) && !t.exact: // whose it is now decides, and not who may be overruled
+			look, t.exact = true, true
 		default:
 			return w.rejected(t, uid, err)
 		}
@@ -159,7 +162,7 @@ func (w *work) admit(t target, now *metav1.PartialObjectMetadata, was known) dri
 	who := w.ownerOf(now, w.ref)
 	mine := who == ownerSelf || who == ownerNone && string(now.UID) == was.uid // somebody has taken our marks off
 	switch {
-	case mine || w.adopt:
+	case mine || w.adopt && who != ownerRow:
 		return w.stays(t.at, now)
 	case who == ownerRow:
 		resource, key, _ := rowOf(now)
@@ -196,7 +199,7 @@ func (w *work) patch(t target, uid string, now *metav1.PartialObjectMetadata) (a
 	if err != nil {
 		return nil, err
 	}
-	err = w.forced(func(opts metav1.PatchOptions) (err error) {
+	err = w.forced(t.exact, func(opts metav1.PatchOptions) (err error) {
 		after, err = t.api.Patch(w.ctx, t.at.Name, types.ApplyPatchType, text, opts)
 		return err //nolint:wrapcheck // by the caller
 	})
@@ -212,6 +215,9 @@ func (w *work) marked(t target, uid string, now *metav1.PartialObjectMetadata) (
 	} else {
 		body.SetUID(types.UID(uid))
 	}
+	if t.exact && now != nil {
+		body.SetResourceVersion(now.ResourceVersion)
+	}
 	if err := w.handOver(t, now, body); err != nil {
 		return nil, err
 	}
@@ -222,13 +228,15 @@ func (w *work) marked(t target, uid string, now *metav1.PartialObjectMetadata) (
 	return text, nil
 }
 
-// forced sends a patch, and once more with force if managers refuse it that are to be overruled.
-func (w *work) forced(send func(metav1.PatchOptions) error) error {
-	force := w.force
+// forced sends a patch, and once more with force if managers refuse it that are to be overruled. The marks of an owner are overruled only
+// if the object was looked at.
+func (w *work) forced(looked bool, send func(metav1.PatchOptions) error) error {
+	force := false
 	for {
 		err := send(metav1.PatchOptions{FieldManager: w.manager, Force: &force})
+		found := conflicts(err)
 		switch {
-		case err != nil && !force && w.overrules(err):
+		case !force && w.overrules(found) && (looked || !overOwner(found)):
 			force = true
 		case err != nil && replaced(err):
 			return errReplaced

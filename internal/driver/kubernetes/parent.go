@@ -42,11 +42,16 @@ type applySet struct {
 // coverage is what a parent lists.
 type coverage map[string]struct{}
 
-func newApplySet(target, namespace string) *applySet {
-	name := "reconciler-" + target
-	if !namespaceName.MatchString(name) {
-		name = "reconciler-" + short([]byte(target))
+// setName is the name of a target's parent, and of its field manager.
+func setName(target string) string {
+	if name := "reconciler-" + target; namespaceName.MatchString(name) {
+		return name
 	}
+	return "reconciler-" + short([]byte(target))
+}
+
+func newApplySet(target, namespace string) *applySet {
+	name := setName(target)
 	return &applySet{
 		id: setID(name, namespace, "ConfigMap", ""), name: name, namespace: namespace, target: target, busy: make(chan struct{}, 1),
 	}

@@ -13,7 +13,8 @@ import (
 // markPath is a field that only this driver applies.
 var markPath = fieldpath.MakePathOrDie("metadata", "annotations", markApplied)
 
-// formerly reports whether an entry in managedFields is ours from when options.field_manager was another one.
+// formerly reports whether an entry in managedFields is that of another field manager of reconciler: ours from when options.field_manager
+// was another one, or that of a target whose object is adopted.
 func (c *cluster) formerly(entry *metav1.ManagedFieldsEntry) bool {
 	return entry.Manager != c.manager && entry.Operation == metav1.ManagedFieldsOperationApply && entry.Subresource == "" &&
 		fieldsIn(entry).Has(markPath)
@@ -53,7 +54,10 @@ func (w *work) takeOver(t target, now *metav1.PartialObjectMetadata) (taken bool
 	return err == nil, err //nolint:wrapcheck // by the caller
 }
 
-// patchOwned is patch, and once more after takeOver where the object is this row's.
+// takes reports whether what other field managers of reconciler have applied is this row's, or is adopted.
+func (w *work) takes(who owner) bool { return who == ownerSelf || w.adopt && who == ownerOther }
+
+// patchOwned is patch, and once more after takeOver where the object is this row's or is adopted.
 func (w *work) patchOwned(t target, uid string, now *metav1.PartialObjectMetadata) (after *metav1.PartialObjectMetadata, err error) {
 	after, err = w.patch(t, uid, now)
 	found := after
@@ -62,7 +66,7 @@ func (w *work) patchOwned(t target, uid string, now *metav1.PartialObjectMetadat
 			found, _ = t.api.Get(w.ctx, t.at.Name, metav1.GetOptions{}) // without it the conflict stands
 		}
 	}
-	if found == nil || string(found.UID) != uid || w.ownerOf(found, w.ref) != ownerSelf {
+	if found == nil || string(found.UID) != uid || !w.takes(w.ownerOf(found, w.ref)) {
 		return after, err
 	}
 	switch taken, failed := w.takeOver(t, found); {

@@ -70,5 +70,5 @@ func TestEntriesOfOtherAppliersStay(t *testing.T) {
 	require.Equal(t, driver.VerdictBackoff, out.Verdict)
 	require.ErrorContains(t, out.Err, "ConfigMap a in "+b.namespace+": other owns .data.a")
 	appliers, _ := b.appliers(t, "a")
-	require.ElementsMatch(t, []string{"reconciler", "other"}, appliers)
+	require.ElementsMatch(t, []string{"reconciler-prod", "other"}, appliers)
 }
