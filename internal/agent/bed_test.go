@@ -40,6 +40,7 @@ type farSide struct {
 	listErr  error
 	unmarked bool // a listing names every object, and no mark of its own
 	health   error
+	removes  int // how many parts each apply is to remove
 
 	healthTakes time.Duration
 	calls       []driver.Object // in order; deletes have no spec
@@ -83,6 +84,9 @@ func (f *farSide) call(ctx context.Context, o driver.Object, do func(client.Ref)
 	f.calls = append(f.calls, o)
 	if f.down {
 		return driver.Unreachable(errors.New("connection refused"))
+	}
+	if o.Spec != nil && !o.MayRemove(f.removes) {
+		return driver.Unapproved(errors.New("too much would go"))
 	}
 	if out, staged := f.outcomes[o.Key]; staged && (out.Verdict != driver.VerdictUnapproved || !o.Approved) {
 		if out.Err != nil && out.Err.Error() == "panic" {

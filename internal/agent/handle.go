@@ -111,7 +111,7 @@ func (s *session) call(at client.Ref, object client.Object, wanted bool) (out dr
 	ref := driver.Ref{
 		Target: s.cfg.Name, Resource: at.Resource, Key: at.Key, Memory: memory,
 		Revision: s.calls.revision(at, attempt{hash: hash, wanted: wanted}), Term: s.agent.identity.Term,
-		Approved: s.asked.approved(at, wanted, hash),
+		Approved: s.asked.approved(at, wanted, hash), Owner: s,
 	}
 	err = driver.Safely(func() error {
 		if wanted {

@@ -14,6 +14,7 @@ import (
 	"github.com/pgreconciler/reconciler/client"
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/guard"
 	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
@@ -45,6 +46,10 @@ type target struct {
 	calls   calls
 	begin   sync.Once // the driver's Start
 
+	removing sync.Mutex // guards what follows
+	removals *guard.Guard
+	counted  int64 // objects that removals knows of
+
 	mu        sync.Mutex // guards what follows
 	session   *session
 	problem   error     // why the server does not serve the target; nil: it does, or it has not been asked
@@ -64,7 +69,7 @@ func newTarget(a *Agent, tc config.Target, m *metrics) (*target, error) {
 	t := &target{
 		cfg: tc, drv: a.opts.Drivers[tc.Name], agent: a, log: a.opts.Logger.With("target", tc.Name), metrics: m,
 		breaker: throttle.NewBreaker(max(timeoutsLeast, tc.Concurrency)), rate: throttle.NewRate(tc.Rate),
-		calls: calls{open: map[client.Ref]attempt{}},
+		calls: calls{open: map[client.Ref]attempt{}}, removals: guard.New(removalLimits(tc.Guard), 0),
 	}
 	if _, can := t.drv.(driver.ObjectHealthReporter); can {
 		t.objects = newObjectHealth()

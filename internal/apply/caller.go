@@ -304,10 +304,13 @@ func repeat(out driver.Outcome, n int) []driver.Outcome {
 func (c *caller) object(l look) driver.Object {
 	ref := driver.Ref{
 		Target: c.cfg.Name, Resource: l.resource.Name, Key: l.item.Key,
-		Revision: max(l.item.Revision, l.now), Term: c.cfg.Grant.Term, Memory: l.memory(), Approved: l.approved(),
+		Revision: max(l.item.Revision, l.now), Term: c.cfg.Grant.Term, Memory: l.memory(), Approved: l.approved(), Owner: c,
 	}
 	return driver.Object{Ref: ref, Spec: l.row.Spec, Hash: l.row.Hash}
 }
+
+// MayRemove implements driver.Owner.
+func (c *caller) MayRemove(n int) bool { return c.guard.Take(int64(n)) }
 
 // finish settles one call. What was cut short because this process stops or no longer owns the target counts for
 // nothing: it is not a failure of the object.

@@ -123,6 +123,8 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 	return d.hand(ctx, calls)
 }
 
+func (d *dispatcher) takeDelete() bool { return d.guard.Take(1) }
+
 // leave puts back what a read of so many objects had no room for, in their order, and has the next reads take as many as there
 // was room for; then twice as many again with each.
 func (d *dispatcher) leave(left []*Item, of int) {

@@ -48,7 +48,7 @@ func TestUntrackedObjectsDoNotRaiseTheGuard(t *testing.T) {
 		FROM (SELECT 'app', id FROM apps UNION ALL SELECT 'many', id FROM many) AS x(name, key) JOIN reconciler.resources r USING (name)`)
 	o := d.owner(t, calls(func(context.Context, driver.Ref) driver.Outcome { return driver.Done() }))
 	require.EqualValues(t, 204, o.guard.Remaining())
-	require.True(t, o.guard.Take())
+	require.True(t, o.guard.Take(1))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- o.Run(ctx) }()

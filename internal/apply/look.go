@@ -45,6 +45,6 @@ func (d *dispatcher) look(r *desired.Resource, it *Item, row desired.Row, now in
 	}
 	d.firsts.takes(it, row.First)
 	return look{
-		resource: r, item: it, row: row, paused: at.paused, drain: at.drain, park: it.Payload.park, guard: d.guard.Take, now: now, readAt: time.Now(),
+		resource: r, item: it, row: row, paused: at.paused, drain: at.drain, park: it.Payload.park, guard: d.takeDelete, now: now, readAt: time.Now(),
 	}
 }

@@ -64,7 +64,7 @@ func TestDeleteThatPassesDuringACountCountsOnce(t *testing.T) {
 	require.Empty(t, parked(page))
 	require.EqualValues(t, 2, o.guard.Remaining())
 	require.Empty(t, parked(page), "1 is being deleted")
-	require.True(t, o.guard.Take())
+	require.True(t, o.guard.Take(1))
 	require.Equal(t, []string{"2", "3"}, parked(page))
 }
 

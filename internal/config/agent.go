@@ -89,7 +89,8 @@ func agentTargetKnobs() []knob[Target] {
 		"sync_interval": "Time between two looks at what the far side really has, where the driver can list it. " +
 			"`off` leaves those at start and on `reconciler.resync()`.",
 		"guard.max_deletes": "More deletes than this that follow from absence alone are held for approval; 0 holds each of them. " +
-			"Unset: a tenth of the objects, and at least 10. Deletes that the server sends have passed its own guard.",
+			"Unset: a tenth of the objects, and at least 10. Deletes that the server sends have passed its own guard. The same number of " +
+			"parts may go within a minute that specs no longer name, such as manifests.",
 	}
 	var knobs []knob[Target]
 	for _, k := range targetKnobs() {

@@ -20,6 +20,21 @@ type Ref struct {
 	Memory []byte
 	// Approved: approve() released the removal that the previous call for this spec, or for this delete, returned Unapproved for.
 	Approved bool
+	// Owner makes the call, and answers what a driver asks; nil: nothing is asked.
+	Owner Owner
+}
+
+// Owner is the process that makes the calls for a target. Its methods may be called during a call only.
+type Owner interface {
+	// MayRemove reports whether the target's guard lets so many removals pass, and counts them as deletes if it does. A driver whose
+	// Apply removes what the spec no longer names asks once for all of that, before it removes the first, unless Ref.Approved. If it
+	// may not, Apply removes none and returns Unapproved.
+	MayRemove(n int) bool
+}
+
+// MayRemove asks the owner.
+func (r Ref) MayRemove(n int) bool {
+	return n == 0 || r.Approved || r.Owner == nil || r.Owner.MayRemove(n)
 }
 
 // Object is an object that is wanted: its name and its spec.

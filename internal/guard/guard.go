@@ -55,16 +55,16 @@ func (g *Guard) remainingLocked() int64 {
 	return max(0, g.cfg.Limit(began)-g.passed)
 }
 
-// Take lets one delete pass, or says that it must be held.
-func (g *Guard) Take() bool {
+// Take lets n deletes pass, all or none, or says that they must be held.
+func (g *Guard) Take(n int64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.remainingLocked() < 1 {
+	if g.remainingLocked() < n {
 		return false
 	}
 	g.unwrittenOf = max(g.unwrittenOf, g.objects)
-	g.unwritten++
-	g.passLocked(1)
+	g.unwritten += n
+	g.passLocked(n)
 	return true
 }
 

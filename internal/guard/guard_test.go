@@ -24,7 +24,7 @@ func (g *Guard) decides(n int64) bool {
 // burst asks for deletes until the guard says no, and returns how many passed.
 func (g *Guard) burst(most int) int {
 	for n := range most {
-		if !g.Take() {
+		if !g.Take(1) {
 			return n
 		}
 	}
@@ -60,7 +60,7 @@ func TestGuardLetsPassWhatItsLimitsSay(t *testing.T) {
 			g.Count(-c.objects / 2)
 			require.Zero(t, g.Remaining(), "nor do those that are done")
 			*clock = clock.Add(59 * time.Second)
-			require.False(t, g.Take(), "the window lasts a minute")
+			require.False(t, g.Take(1), "the window lasts a minute")
 		})
 	}
 }
@@ -81,7 +81,7 @@ func TestGuardKeepsItsCountSmall(t *testing.T) {
 	t.Parallel()
 	g, clock := testGuard(Limits{MaxDeletes: -1, MaxFraction: 1, Floor: 1, Window: 24 * time.Hour}, 1_000_000)
 	for range 100_000 {
-		require.True(t, g.Take())
+		require.True(t, g.Take(1))
 		*clock = clock.Add(5 * time.Second)
 	}
 	require.LessOrEqual(t, len(g.recent), passBuckets+1)
@@ -99,7 +99,7 @@ func TestGuardDecidesOnManyAtOnce(t *testing.T) {
 	require.False(t, g.decides(6))
 	require.True(t, g.decides(0))
 	require.True(t, g.decides(5))
-	require.False(t, g.Take())
+	require.False(t, g.Take(1))
 }
 
 // F11: what a guard let pass it says once, for the next one to count on from there.
@@ -182,7 +182,11 @@ func TestGuardHoldsInEveryWindow(t *testing.T) {
 			},
 			"objects come":  func(*rapid.T) { g.Count(3); objects += 3 },
 			"object leaves": func(*rapid.T) { g.Count(-1); objects = max(0, objects-1) },
-			"delete":        func(t *rapid.T) { allowed(t, 1, g.Take()) },
+			"delete":        func(t *rapid.T) { allowed(t, 1, g.Take(1)) },
+			"removals": func(t *rapid.T) {
+				n := rapid.Int64Range(0, 20).Draw(t, "n")
+				allowed(t, n, g.Take(n))
+			},
 			"deletes": func(t *rapid.T) {
 				n := rapid.Int64Range(0, 20).Draw(t, "n")
 				allowed(t, n, g.decides(n))

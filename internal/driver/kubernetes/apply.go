@@ -135,19 +135,30 @@ func (w *work) bringAll(members []member) driver.Outcome {
 	return out
 }
 
-// prune removes the members that the spec does not name. A protected one waits for approval. One that the spec names in another API
-// group is the same object.
+// prune removes the members that the spec does not name.
 func (w *work) prune(members []member) driver.Outcome {
+	gone, out := w.dropped(members)
+	if out.Verdict != driver.VerdictDone {
+		return out
+	}
+	if out := w.mayRemove(gone); out.Verdict != driver.VerdictDone {
+		return out
+	}
+	return w.removeAll(gone)
+}
+
+// dropped returns the members that the spec does not name. One that it names in another API group is the same object.
+func (w *work) dropped(members []member) ([]known, driver.Outcome) {
 	wanted, named := map[place]bool{}, map[string]place{}
 	for _, m := range members {
 		_, at, err := w.located(m)
 		if err != nil {
-			return w.failed(m.at, err)
+			return nil, w.failed(m.at, err)
 		}
 		wanted[at] = true
 		uid := w.memory[at].uid
 		if other, twice := named[uid]; twice {
-			return driver.Terminal(fmt.Errorf("%s: the spec names it twice, also as %s", at, other))
+			return nil, driver.Terminal(fmt.Errorf("%s: the spec names it twice, also as %s", at, other))
 		}
 		named[uid] = at
 	}
@@ -159,7 +170,7 @@ func (w *work) prune(members []member) driver.Outcome {
 			gone = append(gone, k)
 		}
 	}
-	return w.removeAll(gone)
+	return gone, driver.Done()
 }
 
 // failed classifies an error about a place. A namespace or a kind that is not there may be on its way.

@@ -79,6 +79,7 @@ type caller struct {
 	target   string
 	memory   map[string][]byte
 	approved bool
+	owner    driver.Owner
 }
 
 func (b *bed) open(t testing.TB, target string, opts driver.Options) *caller {
@@ -94,7 +95,7 @@ func (b *bed) open(t testing.TB, target string, opts driver.Options) *caller {
 }
 
 func (c *caller) ref(key string) driver.Ref {
-	return driver.Ref{Target: c.target, Resource: "apps", Key: key, Revision: 1, Term: 1, Memory: c.memory[key], Approved: c.approved}
+	return driver.Ref{Target: c.target, Resource: "apps", Key: key, Revision: 1, Term: 1, Memory: c.memory[key], Approved: c.approved, Owner: c.owner}
 }
 
 // apply applies an object with these manifests.

@@ -66,6 +66,9 @@ func parse(spec []byte) ([]member, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
+	if len(members) == 0 {
+		return nil, errors.New("the spec names no manifest: to have the objects of the row deleted, delete the row")
+	}
 	slices.SortStableFunc(members, func(a, b member) int { return rank(a.gvk.GroupKind()) - rank(b.gvk.GroupKind()) })
 	return members, nil
 }

@@ -22,7 +22,6 @@ func TestSpecsAreManifestsAndListsOfThem(t *testing.T) {
 	for spec, want := range map[string][]string{
 		one:             {"Deployment.apps web in shop"},
 		"[" + one + "]": {"Deployment.apps web in shop"},
-		"[]":            {},
 		`{"apiVersion": "v1", "kind": "List", "items": [` + one + `]}`: {"Deployment.apps web in shop"},
 		`[` + one + `,
 			{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "web", "namespace": "shop"}},

@@ -16,9 +16,12 @@ import (
 type known struct {
 	at      place
 	uid     string
-	applied string // hash of what was applied
+	applied string // hash of what was applied, or passed
 	fields  string // digest of the fields that the cluster says we own; "" matches nothing
 }
+
+// passed stands for the hash of a member that the spec has lost, once the guard has let its removal pass.
+const passed = "passed"
 
 // memory is what is remembered of an object: one line for each member, in order, so that equal memories have equal texts.
 type memory map[place]known

@@ -43,6 +43,24 @@ func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 	return c.finish(out, w.memory)
 }
 
+// mayRemove asks the guard once for the members that a spec has lost. What has passed it is remembered, so that an attempt that is made
+// again does not count again. Members of protected kinds are not counted: each waits for approval.
+func (w *work) mayRemove(gone []known) driver.Outcome {
+	asks := slices.DeleteFunc(slices.Clone(gone), func(k known) bool {
+		return k.applied == passed || slices.Contains(w.protected, k.at.GroupKind)
+	})
+	if !w.ref.MayRemove(len(asks)) {
+		first := slices.MinFunc(asks, func(a, b known) int { return a.at.compare(b.at) })
+		return driver.Unapproved(fmt.Errorf("objects that the spec no longer names would be deleted: %d, %s the first, and the guard allows no "+
+			"more deletes now", len(asks), first.at))
+	}
+	for _, k := range asks {
+		k.applied = passed
+		w.memory[k.at] = k
+	}
+	return driver.Done()
+}
+
 // approval returns Unapproved if the removal of a member needs approval, else Done.
 func (w *work) approval(members []known) driver.Outcome {
 	for _, k := range members {
