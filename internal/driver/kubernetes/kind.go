@@ -135,6 +135,9 @@ func readIgnore(r *options.Reader) map[schema.GroupKind][]pointer {
 			r.Problemf("ignore", "%q: %s", text, err)
 		default:
 			gk := schema.ParseGroupKind(kind)
+			if gk == secretKind && p[0] == fieldStringData {
+				p[0] = fieldData // see storeSecret
+			}
 			rules[gk] = append(rules[gk], p)
 		}
 	}

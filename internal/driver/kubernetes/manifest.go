@@ -135,6 +135,11 @@ func parseOne(text []byte) (member, error) {
 		delete(metadata, one)
 	}
 	delete(body.Object, "status")
+	if m.gvk.GroupKind() == secretKind {
+		if err := storeSecret(body.Object); err != nil {
+			return member{}, fmt.Errorf("%s %s: %w", kind, name, err)
+		}
+	}
 	m.at = place{GroupKind: m.gvk.GroupKind(), Namespace: namespace, Name: name}
 	return m, nil
 }

@@ -60,6 +60,10 @@ func TestWrongSpecsAreExplainedAtOnce(t *testing.T) {
 			"pgreconciler.github.io/object is set by the driver",
 		`{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "labels": {"applyset.kubernetes.io/part-of": "1"}}}`: "ConfigMap x: " +
 			"applyset.kubernetes.io/part-of is set by the driver",
+		`{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "data": {"a": 7, "b": "hunter2", "c": "YQ=="}, "stringData": {"d": null, "e": "e"}}`: "Secret x: " +
+			"data.a must be text; data.b must be base64 (stringData takes plain text); stringData.d must be text",
+		`{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "x"}, "stringData": ["hunter2"]}]}`: "Secret x: " +
+			"stringData must map names to texts",
 		`[{"kind": "X"}, {"apiVersion": "v1", "kind": "ConfigMap"}]`: `manifest 1: it needs "apiVersion" and "kind"; ` +
 			`manifest 2: the ConfigMap needs "metadata" with a "name"`,
 	} {

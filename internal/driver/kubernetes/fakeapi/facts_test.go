@@ -124,6 +124,11 @@ var facts = []struct {
 		l.apply("a", "other", ``, `{"a":"1","b":"1"}`, false)
 		return owners(l.apply("a", "m", ``, `{"a":"1"}`, false))
 	}, `{"Apply m":"{\"f:data\":{\"f:a\":{}}}","Apply other":"{\"f:data\":{\"f:a\":{},\"f:b\":{}}}"}`},
+	{"StringDataIsStoredAsDataThatItsManagerDoesNotOwn", func(l lab) any {
+		l.secret("m", `"stringData":{"a":"1","b":"1"}`)
+		got := l.secret("m", `"stringData":{"a":"2"},"data":{"a":"MQ=="}`)
+		return []any{got.Object["data"], got.Object["stringData"], owners(got)}
+	}, `[{"a":"Mg==","b":"MQ=="},null,{"Apply m":"{\"f:data\":{\"f:a\":{}},\"f:stringData\":{\"f:a\":{}}}"}]`},
 	{"AnEqualApplyWritesNothing", func(l lab) any {
 		made := l.apply("a", "m", ``, `{"a":"1"}`, false)
 		require.Equal(l.t, made, l.apply("a", "m", ``, `{"a":"1"}`, true))
@@ -256,6 +261,14 @@ func body(name, metadata, data string) []byte {
 func (l lab) apply(name, manager, metadata, data string, force bool) any {
 	got, err := l.maps().Patch(l.t.Context(), name, types.ApplyPatchType, body(name, metadata, data), metav1.PatchOptions{FieldManager: manager, Force: &force})
 	return answerOf(got, err)
+}
+
+func (l lab) secret(manager, fields string) *unstructured.Unstructured {
+	secrets := configMaps.GroupVersion().WithResource("secrets")
+	got, err := l.client.Resource(secrets).Namespace(l.namespace).Patch(l.t.Context(), "a", types.ApplyPatchType,
+		[]byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a"},`+fields+`}`), metav1.PatchOptions{FieldManager: manager})
+	require.NoError(l.t, err)
+	return got
 }
 
 func (l lab) merge(name, manager, patch string) any {

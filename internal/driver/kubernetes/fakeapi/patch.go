@@ -95,12 +95,15 @@ func apply(req request, live *unstructured.Unstructured, body []byte, force bool
 	if err != nil {
 		return nil, err
 	}
-	return object.(*unstructured.Unstructured), nil
+	return object.(*unstructured.Unstructured), moveStringData(object.(*unstructured.Unstructured)) // the manager owns it as it was applied
 }
 
 // owned returns the new object with what its writer now owns.
 func owned(req request, live, object *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	manager, err := req.kind.fieldManager(req.sub)
+	if err == nil {
+		err = moveStringData(object)
+	}
 	if err != nil {
 		return nil, err
 	}

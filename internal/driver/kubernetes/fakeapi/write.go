@@ -1,6 +1,7 @@
 package fakeapi
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"reflect"
@@ -158,6 +159,21 @@ func (s *Server) replaceLocked(req request, old, object *unstructured.Unstructur
 	}
 	s.putLocked(req.kind.stored(), old, object)
 	return object, nil
+}
+
+// moveStringData moves stringData of a Secret to data, as its conversion from a version does.
+func moveStringData(object *unstructured.Unstructured) error {
+	if object.GroupVersionKind() != (schema.GroupVersionKind{Version: "v1", Kind: "Secret"}) {
+		return nil
+	}
+	texts, _, err := unstructured.NestedStringMap(object.Object, "stringData")
+	delete(object.Object, "stringData")
+	for name, text := range texts {
+		if err == nil {
+			err = unstructured.SetNestedField(object.Object, base64.StdEncoding.EncodeToString([]byte(text)), "data", name)
+		}
+	}
+	return err
 }
 
 // same is true if nothing but times of managed fields differs.
