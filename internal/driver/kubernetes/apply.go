@@ -188,7 +188,7 @@ func (w *work) failed(at place, err error) driver.Outcome {
 		return w.waits.on(w.object, fmt.Sprintf("%s: the cluster does not serve the kind yet", at), missingMost)
 	}
 	if at.GroupKind == secretKind {
-		err = withoutValues(err)
+		err = withheld(err)
 	}
 	out := w.outcome(w.ctx, err)
 	if out.Verdict != driver.VerdictUnreachable && w.ctx.Err() == nil {

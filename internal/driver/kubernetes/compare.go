@@ -18,6 +18,9 @@ import (
 // lastApplied is where `kubectl apply` keeps the whole manifest.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
+// shownOfSecrets are the fields of a Secret that are no values.
+var shownOfSecrets = []string{"apiVersion", "kind", "metadata", "type", "immutable"}
+
 // hidden is a value of a Secret: it can be compared, and is not shown.
 type hidden struct{ value any }
 
@@ -40,8 +43,8 @@ func visible(at place, object *unstructured.Unstructured) map[string]any {
 	if at.GroupKind != secretKind {
 		return content
 	}
-	for _, name := range []string{"data", "stringData"} {
-		if values, ok := content[name]; ok {
+	for name, values := range content {
+		if !slices.Contains(shownOfSecrets, name) {
 			content[name] = hide(values)
 		}
 	}

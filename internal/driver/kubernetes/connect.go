@@ -2,10 +2,10 @@ package kubernetes
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -81,7 +81,7 @@ type busyError struct {
 	text  string
 }
 
-func (e *busyError) Error() string { return fmt.Sprintf("429 Too Many Requests: %s", e.text) }
+func (e *busyError) Error() string { return strings.TrimSuffix("429 Too Many Requests: "+e.text, ": ") }
 
 // silentError is a request that got no answer. It hides the cause: client-go would send the request again, up to ten times with a second
 // between them, where it is a lost connection.

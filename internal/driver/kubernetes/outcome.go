@@ -76,8 +76,11 @@ func denied(status *metav1.Status) bool {
 }
 
 // mistyped reports whether the manifest has a field that its kind does not have, or of another type. Servers answer that with status 500.
+// They answer the same of a conversion webhook that fails, which is not the manifest's fault.
 func mistyped(status *metav1.Status) bool {
-	return status.Code == http.StatusInternalServerError && strings.HasPrefix(status.Message, "failed to create typed patch object")
+	wrong := strings.HasPrefix(status.Message, "failed to create typed patch object") ||
+		strings.HasPrefix(status.Message, "failed to convert new object") && !strings.Contains(status.Message, "conversion webhook")
+	return status.Code == http.StatusInternalServerError && wrong
 }
 
 // statusOf returns the Status that a server has answered with; nil: there was no answer.
@@ -90,11 +93,13 @@ func statusOf(err error) *metav1.Status {
 	return &status
 }
 
-func causesOf(err error) []metav1.StatusCause {
-	if status := statusOf(err); status != nil && status.Details != nil {
-		return status.Details.Causes
+func causesOf(err error) []metav1.StatusCause { return causesIn(statusOf(err)) }
+
+func causesIn(status *metav1.Status) []metav1.StatusCause {
+	if status == nil || status.Details == nil {
+		return nil
 	}
-	return nil
+	return status.Details.Causes
 }
 
 // immutable reports whether a field was to be changed that cannot be. Servers have a text for that, and no reason.
@@ -120,24 +125,7 @@ func missingKind(err error) bool {
 		(status.Details == nil || status.Details.Name == "" || causeOf(err, metav1.CauseTypeUnexpectedServerResponse))
 }
 
-// withoutValues returns the error of a wrong manifest without what the server repeats of it.
-func withoutValues(err error) error {
-	status := statusOf(err)
-	if status == nil || status.Code != http.StatusUnprocessableEntity && status.Code != http.StatusBadRequest {
-		return err
-	}
-	quiet := apierrors.StatusError{ErrStatus: *status}
-	quiet.ErrStatus.Message = fmt.Sprintf("the cluster refuses it (%s)", status.Reason)
-	var fields []string
-	for _, cause := range causesOf(err) {
-		fields = append(fields, fmt.Sprintf("%s: %s", cause.Field, cause.Type))
-	}
-	if len(fields) > 0 {
-		quiet.ErrStatus.Message += ": " + strings.Join(fields, ", ")
-	}
-	return &quiet
-}
-
+// shown returns an error as others may read it: on one line, and not too long.
 func shown(err error) error { return errors.New(driver.Snippet([]byte(err.Error()), errorShownMost)) }
 
 // waits knows since when objects wait for something.

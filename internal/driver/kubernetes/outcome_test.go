@@ -257,26 +257,6 @@ func TestAWaitGrowsAndBecomesAFailure(t *testing.T) {
 	})
 }
 
-// A server repeats values that it refuses; those of a Secret do not reach the ledger.
-func TestErrorsHaveNoValuesOfSecrets(t *testing.T) {
-	t.Parallel()
-	b := fakeBed(t)
-	c := b.open(t, "prod", nil)
-	const value = "hunter2hunter2"
-	b.fake.Fail(func(r *http.Request) *fakeapi.Failure {
-		if !strings.Contains(r.URL.Path, "/secrets/") || r.Method != http.MethodPatch {
-			return nil
-		}
-		return refusal(422, metav1.StatusReasonInvalid, `Secret "a" is invalid: data[x]: Invalid value: "`+value+`"`,
-			metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Field: "data[x]", Message: `Invalid value: "` + value + `"`})
-	})
-	secret := map[string]any{
-		"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "a"}, "stringData": map[string]any{"x": value},
-	}
-	requireOut(t, driver.VerdictTerminal, "Secret a in "+b.namespace+": the cluster refuses it (Invalid): data[x]: FieldValueInvalid", c.apply(t, "web", secret))
-	require.NotContains(t, string(c.memory["web"]), value)
-}
-
 // The ledger keeps an error for each failing object.
 func TestErrorsAreShortAndOneLine(t *testing.T) {
 	t.Parallel()

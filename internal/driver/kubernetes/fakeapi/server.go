@@ -1,6 +1,7 @@
 package fakeapi
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
@@ -53,7 +54,8 @@ type Request struct {
 // Failure is an answer instead of the server's.
 type Failure struct {
 	Code   int
-	Status *metav1.Status // nil: the code's text, as plain text
+	Status *metav1.Status // nil: Text, as plain text
+	Text   string         // "": the code's
 	Header http.Header
 	Abort  bool // close the connection without an answer
 }
@@ -170,7 +172,7 @@ func (f *Failure) write(w http.ResponseWriter) {
 		w.Header()[http.CanonicalHeaderKey(name)] = values
 	}
 	if f.Status == nil {
-		http.Error(w, http.StatusText(f.Code), f.Code)
+		http.Error(w, cmp.Or(f.Text, http.StatusText(f.Code)), f.Code)
 		return
 	}
 	writeJSON(w, f.Code, f.Status)
