@@ -87,10 +87,10 @@ func (a *app) applyRetryCommand() *cobra.Command {
 
 func (a *app) applyResyncCommand() *cobra.Command {
 	var order struct {
-		title, strategy, waves, onFailure string
-		targets, keys                     []string
-		soak                              time.Duration
-		attempts                          int
+		title, strategy, waves, onFailure, labels string
+		targets, keys                             []string
+		soak                                      time.Duration
+		attempts                                  int
 	}
 	cmd := &cobra.Command{
 		Use: "resync RESOURCE", Short: "Apply objects again, as an apply", Args: a.args(1, 1),
@@ -105,9 +105,10 @@ func (a *app) applyResyncCommand() *cobra.Command {
 	a.problems.Choice(flags, &order.onFailure, "on-failure", "", []string{"halt", "pause", "continue"}, "what a failure does to targets that have not started")
 	a.problems.Duration(flags, &order.soak, "soak", 0, "how long to wait after a target before the next")
 	a.problems.Int(flags, &order.attempts, "attempts", applyAttemptsDefault, 1, applyAttemptsMost, "how often an object may fail")
+	flags.StringVar(&order.labels, "labels", "{}", `for hooks and queries: such as '{"ticket": "OPS-1"}'`)
 	begin := a.onDatabase(cli.SessionOptions{Need: cli.Operator}, func(ctx context.Context, s *cli.Session, args []string) error {
-		id, err := s.Text(ctx, `SELECT reconciler.begin_resync($1, $2, $3, $4, $5, $6, $7::text::jsonb, make_interval(secs => $8), $9)::text`,
-			args[0], cli.Optional(order.title), order.targets, order.keys, order.onFailure, order.strategy, cli.Optional(order.waves), order.soak.Seconds(), order.attempts)
+		id, err := s.Text(ctx, `SELECT reconciler.begin_resync($1, $2, $3, $4, $5, $6, $7::text::jsonb, make_interval(secs => $8), $9, $10::text::jsonb)::text`,
+			args[0], cli.Optional(order.title), order.targets, order.keys, order.onFailure, order.strategy, cli.Optional(order.waves), order.soak.Seconds(), order.attempts, order.labels)
 		if err != nil {
 			return err
 		}
@@ -116,6 +117,9 @@ func (a *app) applyResyncCommand() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if order.waves != "" && !json.Valid([]byte(order.waves)) {
 			return cli.Usage(fmt.Sprintf("--waves must be JSON, and %q is none", order.waves), `such as '[["eu"], ["us", "asia"]]'`)
+		}
+		if !json.Valid([]byte(order.labels)) {
+			return cli.Usage(fmt.Sprintf("--labels must be JSON, and %q is none", order.labels), `such as '{"ticket": "OPS-1"}'`)
 		}
 		return begin(cmd, args)
 	}

@@ -99,12 +99,15 @@ func TestApplyResync(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	require.Equal(t, result{stdout: "apply 1 begins; `reconciler apply watch 1` follows it\n"},
-		w.run(t, "apply", "resync", "deployments", "--title", "again", "--target", "eu", "--target", "us", "--strategy", "waves", "--waves", `[["us"]]`, "--soak", "1m"))
-	require.Equal(t, "again waves 00:01:00 10 t", w.value(t, "SELECT concat_ws(' ', title, strategy, soak, attempts, reapply) FROM reconciler.applies"))
+		w.run(t, "apply", "resync", "deployments", "--title", "again", "--target", "eu", "--target", "us", "--strategy", "waves", "--waves", `[["us"]]`, "--soak", "1m",
+			"--labels", `{"ticket": "OPS-1"}`))
+	require.Equal(t, `again waves 00:01:00 10 t {"ticket": "OPS-1"}`, w.value(t, "SELECT concat_ws(' ', title, strategy, soak, attempts, reapply, labels) FROM reconciler.applies"))
 	require.Equal(t, w.value(t, "SELECT count(*)::text FROM reconciler.objects WHERE target IN ('eu', 'us') AND resource = 'deployments'"),
 		w.value(t, "SELECT count(*)::text FROM reconciler.outbox o JOIN reconciler.applies a ON a.xid = o.xid WHERE o.key IS NOT NULL"))
 	require.Equal(t, result{code: 2, stderr: "reconciler: --waves must be JSON, and \"eu, us\" is none\nhint: such as '[[\"eu\"], [\"us\", \"asia\"]]'\n"},
 		w.run(t, "apply", "resync", "deployments", "--waves", "eu, us"))
+	require.Equal(t, result{code: 2, stderr: "reconciler: --labels must be JSON, and \"OPS-1\" is none\nhint: such as '{\"ticket\": \"OPS-1\"}'\n"},
+		w.run(t, "apply", "resync", "deployments", "--labels", "OPS-1"))
 	refused := w.run(t, "apply", "resync", "deploymnts")
 	require.Equal(t, 2, refused.code)
 	require.Contains(t, refused.stderr, "no resource is named 'deploymnts'")

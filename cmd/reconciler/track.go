@@ -22,29 +22,23 @@ func (a *app) trackCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "track RESOURCE RELATION",
 		Short: "Make a resource from a table or view",
-		Long: "Makes a resource from a table or view, as SELECT reconciler.track(...) does. --target, --running and --spec are\n" +
-			"SQL expressions over a row of the relation. Calling it again with the same arguments changes nothing; with\n" +
-			"others it replaces the definition. Names without a schema are looked for in the schema of the role and in public.\n\n" +
+		Long: "Makes a resource from a table or view, as SELECT reconciler.track(...) does. --target, --running, --spec and\n" +
+			"--protect are SQL expressions over a row of the relation. Calling it again with the same arguments changes\n" +
+			"nothing; with others it replaces the whole definition: what is left out gets its default. Names without a schema\n" +
+			"are looked for in the schema of the role and in public.\n\n" +
 			"With --goose it prints a goose migration that does (and undoes) the same, and executes nothing. Where a database\n" +
 			"is at hand the definition is tried there first, in a transaction that is rolled back.",
 		Example: `  reconciler track deployments public.deployments --key id --target region --running "desired_status = 'running'"
   reconciler track app apps_view --key region,name --target region --depends-on '{"workspaces": {"id": "workspace_id"}}'`,
 		Args: a.args(2, 2),
 	}
-	flags := cmd.Flags()
-	flags.StringSliceVar(&def.Key, "key", nil, "columns of the key (comma-separated)")
-	flags.StringVar(&def.Target, "target", "", "expression for the name of the target; NULL means every target")
-	flags.StringVar(&def.Running, "running", "", "expression that says whether the row is wanted (default: true)")
-	flags.StringVar(&def.Spec, "spec", "", "expression for the spec (default: the row without the ignored columns)")
-	flags.StringSliceVar(&def.Ignore, "ignore", nil, "columns whose changes do not matter (comma-separated)")
-	flags.StringVar(&def.DependsOn, "depends-on", "", "`JSON`: for each base table of a view, which of its columns are which columns of the view")
-	flags.BoolVar(&def.Always, "always", false, "also capture what logical replication writes")
-	flags.BoolVar(&goose, "goose", false, "print a goose migration instead")
-	cmd.PreRun = func(*cobra.Command, []string) { a.checkDefinition(def) }
+	cli.TrackFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&goose, "goose", false, "print a goose migration instead")
+	cmd.PreRun = func(_ *cobra.Command, args []string) {
+		def = cli.ReadDefinition(args, cmd.Flags())
+		a.checkDefinition(def)
+	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 2 {
-			def.Resource, def.Relation = args[0], args[1]
-		}
 		if goose {
 			return a.plain(func(*cobra.Command, []string) error { return a.trackGoose(cmd.Context(), def) })(cmd, args)
 		}
@@ -54,7 +48,7 @@ func (a *app) trackCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printer().Message(fmt.Sprintf("resource %s: %s", def.Resource, did))
+			return a.printer().Message(fmt.Sprintf("resource %s: %s", def.Text("resource"), did))
 		})(cmd, args)
 	}
 	return cmd
@@ -65,13 +59,12 @@ func definerSession() cli.SessionOptions {
 }
 
 func (a *app) checkDefinition(def cli.Definition) {
-	if len(def.Key) == 0 {
-		a.problems.Add("--key is missing: name the column or columns of the key")
+	for _, argument := range cli.TrackArguments {
+		if argument.Missing != "" && def[argument.Name] == nil {
+			a.problems.Add("--%s is missing: %s", argument.Flag(), argument.Missing)
+		}
 	}
-	if def.Target == "" {
-		a.problems.Add("--target is missing: give an expression for the name of the target, such as a column")
-	}
-	if def.DependsOn != "" && !json.Valid([]byte(def.DependsOn)) {
+	if on := def.Text("depends_on"); on != "" && !json.Valid([]byte(on)) {
 		a.problems.Add(`--depends-on: is no JSON; write such as {"workspaces": {"id": "workspace_id"}}`)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // definition is a resource as the database keeps it.
 func definition(t *testing.T, db *pgtest.DB, name string) map[string]any {
 	t.Helper()
-	rows, err := db.Pool.Query(t.Context(), `SELECT relation::text, key_columns, target, running, spec, ignored, depends_on::text, always
+	rows, err := db.Pool.Query(t.Context(), `SELECT relation::text, key_columns, target, running, spec, ignored, depends_on::text, always, protect
 		FROM reconciler.resources WHERE name = $1`, name)
 	require.NoError(t, err)
 	found, err := pgx.CollectExactlyOneRow(rows, pgx.RowToMap)
@@ -33,12 +33,13 @@ func TestTrackTakesEverythingThatTheFunctionTakes(t *testing.T) {
 	args := []string{
 		"track", "odd", `"Odd, Table"`, "--key", `"a,b",Select`, "--target", `CASE WHEN "a,b" > 1 THEN 'eu' END`, "--running", "seen IS NULL",
 		"--spec", `jsonb_build_object('it''s', "Select")`, "--ignore", "seen", "--depends-on", `{"public.parents": {"id": "a,b"}}`, "--always",
+		"--protect", `"Select" <> 'temp'`,
 	}
 	require.Equal(t, result{stdout: "resource odd: created\n"}, withoutNotes(w.run(t, args...)))
 	require.Equal(t, result{stdout: "resource odd: unchanged\n"}, withoutNotes(w.run(t, args...)))
 	require.Equal(t, map[string]any{
 		"relation": `"Odd, Table"`, "key_columns": []any{"a,b", "Select"}, "target": `CASE WHEN "a,b" > 1 THEN 'eu' END`, "running": "seen IS NULL",
-		"spec": `jsonb_build_object('it''s', "Select")`, "ignored": []any{"seen"}, "depends_on": `{"public.parents": {"id": "a,b"}}`, "always": true,
+		"spec": `jsonb_build_object('it''s', "Select")`, "ignored": []any{"seen"}, "depends_on": `{"public.parents": {"id": "a,b"}}`, "always": true, "protect": `"Select" <> 'temp'`,
 	}, definition(t, w.db, "odd"))
 	require.Equal(t, result{stdout: "{\n  \"message\": \"resource odd: replaced\"\n}\n"},
 		withoutNotes(w.run(t, "track", "odd", `public."Odd, Table"`, "--key", `"a,b",Select`, "--target", "NULL::text", "-o", "json")))
@@ -73,7 +74,7 @@ func hostile() []string {
 func TestTrackGoosePrintsAMigrationThatDoesTheSame(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"Plain":      {"track", "odd", `public."we;ird 'table'"`, "--key", "id", "--target", `"it's"`, "--ignore", "seen", "--always", "--goose"},
+		"Plain":      {"track", "odd", `public."we;ird 'table'"`, "--key", "id", "--target", `"it's"`, "--ignore", "seen", "--always", "--protect", "id > 0", "--goose"},
 		"Hostile":    withTarget(hostile(), "CASE WHEN \"it's\" = 'a;' -- a comment;\n THEN 'eu'\n\nEND"),
 		"OneComment": {"track", "odd", `public."we;ird 'table'"`, "--key", "id", "--target", "'eu;' -- x", "--depends-on", "{\n}", "--goose"},
 	} {
