@@ -47,7 +47,7 @@ func (w *world) judge() {
 	}
 	for _, t := range w.plan.Targets {
 		if t.MaxDeletes >= 0 { // files that the daemon writes itself have no journal
-			found = append(found, guardBreaks(owned, t.Name, t.MaxDeletes, approved)...)
+			found = append(found, guardBreaks(m, owned, t.Name, t.MaxDeletes, approved)...)
 		}
 	}
 	for _, v := range found {

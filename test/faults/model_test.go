@@ -110,6 +110,7 @@ type component struct{ Tab, Key string }
 type model struct {
 	Moments map[object][]moment         // in order; before the first one an object is not wanted
 	Ranks   map[component]map[int64]int // of each version of a row: the how-manieth it is
+	Tracked map[string][]moment         // of resources that novelties define, in order: whether they are tracked
 	targets []string
 	rows    map[component]*row
 	inside  map[int64]map[string]bool // workspace: keys of its services
@@ -120,7 +121,7 @@ type model struct {
 // newModel computes the states that objects went through.
 func newModel(targets []string, history []change) *model {
 	m := &model{
-		Moments: map[object][]moment{}, Ranks: map[component]map[int64]int{}, targets: targets,
+		Moments: map[object][]moment{}, Ranks: map[component]map[int64]int{}, Tracked: map[string][]moment{}, targets: targets,
 		rows: map[component]*row{}, inside: map[int64]map[string]bool{}, variant: map[string]int{}, have: map[object]bool{},
 	}
 	history = slices.Clone(history)
@@ -143,6 +144,9 @@ func (m *model) commit(changes []change) {
 		if c.Old != nil {
 			m.remove(component{c.Tab, c.Old.Key}, c.Old)
 			touched[component{c.Tab, c.Old.Key}] = true
+		}
+		if c.New != nil && c.Tab == tabDefinition {
+			m.Tracked[c.New.Key] = append(m.Tracked[c.New.Key], moment{c.At, c.New.Variant != variantNone})
 		}
 		if c.New != nil {
 			m.put(component{c.Tab, c.New.Key}, c.New)
@@ -228,6 +232,16 @@ func (m *model) unwanted(o object, from, to time.Time) bool {
 	if len(moments) == 0 || moments[0].At.After(from) {
 		return true // not wanted at the beginning
 	}
+	return ceased(moments, from, to)
+}
+
+// untracked says whether a resource was not tracked at some moment between two times.
+func (m *model) untracked(resource string, from, to time.Time) bool {
+	return ceased(m.Tracked[resource], from, to)
+}
+
+// ceased says whether something was not wanted in one of these moments, between two times.
+func ceased(moments []moment, from, to time.Time) bool {
 	for i, s := range moments {
 		ends := to
 		if i+1 < len(moments) {

@@ -32,6 +32,25 @@ func TestModelKnowsDefinitions(t *testing.T) {
 	require.False(t, m.unwanted(even, at(5), at(15)), "a delete of it would be baseless")
 }
 
+// F189: no guard counts deletes that untrack() has ordered, and every guard counts those from before it and from after the next track().
+func TestF189_OrderedDeletesPassTheGuard(t *testing.T) {
+	t.Parallel()
+	define := func(seconds float64, variant int) change {
+		return change{At: at(seconds), Tab: tabDefinition, New: &row{Key: "num", Variant: variant}}
+	}
+	m := newModel([]string{"t0"}, []change{define(0, 0), define(10, variantNone), define(15, 0)})
+	other := func(c call) call { return but(c, func(c *call) { c.Object.Key = "8" }) }
+	breaks := func(seconds float64) []string {
+		calls := []call{apply(2, 1), other(apply(2, 1)), remove(seconds), other(remove(seconds))}
+		return whats(guardBreaks(m, calls, "t0", 1, at(100)))
+	}
+	require.Equal(t, []string{"I6 guard"}, breaks(9))
+	require.Empty(t, breaks(10))
+	require.Empty(t, breaks(14))
+	require.Empty(t, breaks(16), "a call may still begin that was decided on before")
+	require.Equal(t, []string{"I6 guard"}, breaks(18))
+}
+
 // The oracle of silence looks where something is wanted and could be called for.
 func TestSilenceIsNoticed(t *testing.T) {
 	t.Parallel()

@@ -210,7 +210,7 @@ func TestBreaksOfTheGuardAreFound(t *testing.T) {
 			applies = append(applies, but(apply(2, 1), func(a *call) { a.Object = c.Object }))
 		}
 		applies = append(applies, but(apply(20, 1), func(a *call) { a.Object.Key = "0" }))
-		return guardBreaks(append(applies, calls...), target, maxDeletes, approved)
+		return guardBreaks(newModel(nil, nil), append(applies, calls...), target, maxDeletes, approved)
 	}
 	other := func(c call, key string) call { return but(c, func(c *call) { c.Object.Key = key }) }
 	two := []call{remove(31), other(remove(32), "8"), remove(33)}
@@ -232,13 +232,13 @@ func TestBreaksOfTheGuardAreFound(t *testing.T) {
 	require.Equal(t, []string{"I6 guard"}, whats(breaks(left, "t0", 2, at(100))), "but not two")
 	require.Empty(t, breaks([]call{remove(31), second(other(remove(78), "8")), second(other(remove(79), "9"))}, "t0", 1, at(100)), "in a later window, too")
 
-	require.Empty(t, guardBreaks(three, "t0", 1, at(100)), "never applied")
+	require.Empty(t, guardBreaks(newModel(nil, nil), three, "t0", 1, at(100)), "never applied")
 	written := []call{apply(2, 1), other(apply(3, 1), "8"), other(apply(6, 1), "9")}
 	deletes := []call{second(remove(20)), second(other(remove(21), "8"))}
-	require.Equal(t, []string{"I6 guard"}, whats(guardBreaks(append(written, deletes...), "t0", 0, at(100))), "the former owner has written what it applied")
-	require.Empty(t, guardBreaks(append(written[:2:2], deletes...), "t0", 0, at(100)), "the former owner may have died before it wrote what it applied")
+	require.Equal(t, []string{"I6 guard"}, whats(guardBreaks(newModel(nil, nil), append(written, deletes...), "t0", 0, at(100))), "the former owner has written what it applied")
+	require.Empty(t, guardBreaks(newModel(nil, nil), append(written[:2:2], deletes...), "t0", 0, at(100)), "the former owner may have died before it wrote what it applied")
 	twice := []call{apply(2, 1), other(apply(3, 1), "8"), remove(10), remove(60), other(remove(61), "8")}
-	require.Empty(t, guardBreaks(twice, "t0", 1, at(100)), "what was deleted is deleted once more")
+	require.Empty(t, guardBreaks(newModel(nil, nil), twice, "t0", 1, at(100)), "what was deleted is deleted once more")
 }
 
 func TestDifferencesAreFound(t *testing.T) {

@@ -163,8 +163,9 @@ const unwritten = time.Second
 // that an earlier owner tried has been counted by that one; and what the one before let pass and did not come to call,
 // which is no more than it had left within a window, is carried out without being counted again. Nor does a guard count
 // the delete of an object that the ledger does not know, which an owner makes when it reads events again: no apply was
-// called for it, or only by a former owner that may have died before it wrote the result. I6.
-func guardBreaks(calls []call, target string, maxDeletes int, approved time.Time) (found []violation) {
+// called for it, or only by a former owner that may have died before it wrote the result. And no
+// guard holds deletes that untrack() with release => 'delete' has ordered. I6.
+func guardBreaks(m *model, calls []call, target string, maxDeletes int, approved time.Time) (found []violation) {
 	tried := map[object]int64{}  // by which owner first
 	recent := map[int64][]call{} // the first calls for objects, of each owner
 	counted := map[object]call{} // the last one that counted
@@ -200,7 +201,7 @@ func guardBreaks(calls []call, target string, maxDeletes int, approved time.Time
 		if c.Effect {
 			delete(applied, c.Object)
 		}
-		if unknown {
+		if unknown || m.untracked(c.Object.Resource, c.Begin.Add(-keptCalls), c.Begin) {
 			continue
 		}
 		if _, before := tried[c.Object]; !before {
