@@ -29,12 +29,15 @@ CREATE TABLE reconciler.published (
     revision  bigint NOT NULL,
     spec      jsonb,
     hash      bytea CHECK (octet_length(hash) = 16),
+    -- Of the text: pg_column_size would be that of the compressed value, and octet_length(spec::text) would decompress it.
+    bytes     integer NOT NULL DEFAULT 0 CHECK (bytes >= 0),
     at        timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- An object has one row. With the version, a lookup that begins at the newest one is not slowed down by dead rows that an
     -- open transaction keeps.
     PRIMARY KEY (target_id, resource, key, version),
     CHECK (version > 0),
-    CHECK ((spec IS NULL) = (hash IS NULL))
+    CHECK ((spec IS NULL) = (hash IS NULL)),
+    CHECK ((spec IS NULL) = (bytes = 0))
 ) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
 -- Partial, so that only reads by version can use it (they ask for version > 0), and none by key, whatever the planner expects.
 CREATE INDEX published_version ON reconciler.published (target_id, version) WHERE version > 0;
@@ -44,6 +47,7 @@ COMMENT ON COLUMN reconciler.published.version IS 'Grows with each change within
 COMMENT ON COLUMN reconciler.published.revision IS 'The newest revision that was known when the row was read.';
 COMMENT ON COLUMN reconciler.published.spec IS 'NULL: the object was deleted (a tombstone).';
 COMMENT ON COLUMN reconciler.published.hash IS 'First 16 bytes of the SHA-256 of spec::text.';
+COMMENT ON COLUMN reconciler.published.bytes IS 'Length of spec::text; 0 for a tombstone.';
 
 CREATE TABLE reconciler.stream_watches (
     instance_id uuid NOT NULL REFERENCES reconciler.instances ON DELETE CASCADE,
@@ -130,8 +134,9 @@ BEGIN
     END IF;
     PERFORM set_config('synchronous_commit', 'on', true);
     -- A row that exists is inserted with its version, and so in conflict with itself: no join can read more than these rows.
-    INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-    SELECT publish.target_id, n.resource, n.key, coalesce(p.version, nextval('reconciler.published_seq')), n.revision, n.spec::jsonb, n.hash
+    INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+    SELECT publish.target_id, n.resource, n.key, coalesce(p.version, nextval('reconciler.published_seq')), n.revision, n.spec::jsonb, n.hash,
+        coalesce(octet_length(n.spec), 0)
     FROM (SELECT DISTINCT ON (u.resource COLLATE "C", u.key COLLATE "C") u.resource, u.key, u.revision,
                  nullif(u.spec, '') AS spec, CASE WHEN u.spec <> '' THEN u.hash END AS hash
           FROM unnest(publish.resources, publish.keys, publish.revisions, publish.specs, publish.hashes) WITH ORDINALITY
@@ -144,7 +149,8 @@ BEGIN
     ) AS p ON true
     WHERE p.hash IS DISTINCT FROM n.hash
     ON CONFLICT ON CONSTRAINT published_pkey DO UPDATE
-    SET version = nextval('reconciler.published_seq'), revision = excluded.revision, spec = excluded.spec, hash = excluded.hash, at = excluded.at;
+    SET version = nextval('reconciler.published_seq'), revision = excluded.revision, spec = excluded.spec, hash = excluded.hash,
+        bytes = excluded.bytes, at = excluded.at;
     GET DIAGNOSTICS changed = ROW_COUNT;
     watched := EXISTS (SELECT FROM reconciler.stream_watches w WHERE w.target_id = publish.target_id AND w.instance_id <> publish.owner);
 END

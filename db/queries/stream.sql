@@ -33,9 +33,10 @@ WHERE t.name = sqlc.arg(name)::text;
 SELECT t.name FROM reconciler.streams s JOIN reconciler.targets t ON t.id = s.target_id ORDER BY t.name;
 
 -- name: StreamChanges :many
--- What each stream has published after a version, in the order of versions, limited by rows and bytes of each stream. A
--- stream without changes has one row with version 0. A stream that is gone has one row with an empty id. Bounds and
--- objects are of one snapshot. NULL is returned as '' or 0; hash and spec of a tombstone are ''.
+-- What each stream has published after a version, in the order of versions, limited by rows of each stream and by bytes of all.
+-- The first row of a stream that does not fit is returned without its spec, and unfit. A stream without changes has one row
+-- with version 0. A stream that is gone has one row with an empty id. Bounds and objects are of one snapshot. NULL is returned as
+-- '' or 0; hash and spec of a tombstone are ''. Streams share one sequence of versions: the oldest changes of all come first.
 -- Subqueries hide the length of the arrays and the limit from the planner: with them a plan for these values would always be
 -- the cheaper one, and PostgreSQL would plan each call anew, which takes four times as long as the rest of it.
 WITH w AS MATERIALIZED (
@@ -51,31 +52,35 @@ WITH w AS MATERIALIZED (
     LEFT JOIN reconciler.streams s ON s.target_id = u.target_id
     LEFT JOIN reconciler.stream_controls c ON c.target_id = u.target_id
 )
-SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream,
-    coalesce(w.epoch::text, '')::text AS epoch, coalesce(w.complete, false)::boolean AS complete,
-    coalesce(w.floor, 0)::bigint AS floor, coalesce(w.ack, false)::boolean AS ack,
-    greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
-    coalesce(w.paused, false)::boolean AS paused, coalesce(w.pauses, 0)::bigint AS pauses,
-    coalesce(w.resyncs, 0)::bigint AS resyncs, coalesce(w.retries, 0)::bigint AS retries,
-    coalesce(w.approvals, 0)::bigint AS approvals,
-    coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key,
-    coalesce(p.version, 0)::bigint AS version, coalesce(p.revision, 0)::bigint AS revision,
-    coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
-FROM w LEFT JOIN LATERAL (
-    SELECT n.* FROM (
-        SELECT m.*, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
-            SELECT o.* FROM reconciler.published o
-            WHERE o.target_id = w.target_id AND o.version > w.after AND o.version > 0
-            ORDER BY o.version LIMIT (SELECT sqlc.arg(most)::int)) AS m) AS n
-    WHERE n.before IS NULL OR n.before < sqlc.arg(most_bytes)::bigint) AS p ON true
-ORDER BY w.target_id, p.version;
+SELECT m.target_id::int AS target_id, coalesce(m.id::text, '')::text AS stream,
+    coalesce(m.epoch::text, '')::text AS epoch, coalesce(m.complete, false)::boolean AS complete,
+    coalesce(m.floor, 0)::bigint AS floor, coalesce(m.ack, false)::boolean AS ack,
+    greatest(m.floor, m.newest, 0)::bigint AS head, coalesce(m.reached, 0)::bigint AS reached,
+    coalesce(m.paused, false)::boolean AS paused, coalesce(m.pauses, 0)::bigint AS pauses,
+    coalesce(m.resyncs, 0)::bigint AS resyncs, coalesce(m.retries, 0)::bigint AS retries,
+    coalesce(m.approvals, 0)::bigint AS approvals,
+    coalesce(m.resource, '')::text AS resource, coalesce(m.key, '')::text AS key,
+    coalesce(m.version, 0)::bigint AS version, coalesce(m.revision, 0)::bigint AS revision,
+    CASE WHEN m.unfit THEN '' ELSE coalesce(m.spec::text, '') END::text AS spec, coalesce(m.hash, '')::bytea AS hash,
+    coalesce(m.unfit, false)::boolean AS unfit
+FROM (
+    SELECT w.*, o.resource, o.key, o.version, o.revision, o.spec, o.hash,
+        sum(o.size) OVER (ORDER BY o.version ROWS UNBOUNDED PRECEDING) - o.size >= sqlc.arg(most_bytes)::bigint AS unfit,
+        row_number() OVER (PARTITION BY w.target_id ORDER BY o.version) AS place
+    FROM w LEFT JOIN LATERAL (
+        SELECT x.*, x.bytes + octet_length(x.resource) + octet_length(x.key) + 200 AS size FROM reconciler.published x
+        WHERE x.target_id = w.target_id AND x.version > w.after AND x.version > 0
+        ORDER BY x.version LIMIT (SELECT sqlc.arg(most)::int)) AS o ON true) AS m
+WHERE m.unfit IS NOT TRUE OR m.place = 1
+ORDER BY m.target_id, m.version;
 
 -- name: StreamPage :many
--- A page of the objects between two places, in the order of resources and keys, limited by rows and bytes.
+-- A page of the objects between two places, in the order of resources and keys, limited by rows and bytes beside one object.
 SELECT p.resource, p.key, p.version, p.revision, p.spec::text AS spec, p.hash
 FROM (SELECT m.*, sum(m.size) OVER (ORDER BY m.resource, m.key ROWS UNBOUNDED PRECEDING) - m.size AS before
       FROM (
-        SELECT o.resource, o.key, o.version, o.revision, o.spec, o.hash, pg_column_size(o.spec) AS size
+        SELECT o.resource, o.key, o.version, o.revision, o.spec, o.hash,
+            o.bytes + octet_length(o.resource) + octet_length(o.key) + 200 AS size
         FROM reconciler.published o
         WHERE o.target_id = sqlc.arg(target_id)::int AND o.spec IS NOT NULL
           AND (o.resource, o.key) >= (sqlc.arg(from_resource)::text COLLATE "C", sqlc.arg(from_key)::text COLLATE "C")

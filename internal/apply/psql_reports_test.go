@@ -16,8 +16,8 @@ func reported(t *testing.T) psqlDB {
 		UPDATE reconciler.targets SET driver = 'stream' WHERE name = 'eu';
 		SELECT reconciler.own_stream(id, owner, term, '1 day', false) FROM reconciler.targets WHERE name = 'eu';
 		UPDATE reconciler.streams SET complete = true;
-		INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-		SELECT id, 'deployments', '1', 7, 9, '{}', '\x00112233445566778899aabbccddeeff' FROM reconciler.targets WHERE name = 'eu'`)
+		INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+		SELECT id, 'deployments', '1', 7, 9, '{}', '\x00112233445566778899aabbccddeeff', 2 FROM reconciler.targets WHERE name = 'eu'`)
 	return db
 }
 
@@ -56,7 +56,7 @@ func TestPsqlShowsWhatClientsReport(t *testing.T) {
 	require.Equal(t, "eu | s | 2 | 2026-01-02 05:00:00+00 | 2026-01-02 05:00:00+00 | 1 | 0 | 0", db.line(t, reports))
 	db.Exec(t, `UPDATE reconciler.published SET version = 8`)
 	require.Equal(t, "Observed: the client reported version 7 applied at 2026-01-02 05:00:00+00, healthy. The newest is version 8.", db.explain(t, "eu", "deployments", "1")[3])
-	db.Exec(t, `UPDATE reconciler.published SET version = 9, spec = NULL, hash = NULL`)
+	db.Exec(t, `UPDATE reconciler.published SET version = 9, spec = NULL, hash = NULL, bytes = 0`)
 	require.Equal(t, "Observed: the client reported version 7 applied at 2026-01-02 05:00:00+00, healthy. The newest is version 9, which deletes it.",
 		db.explain(t, "eu", "deployments", "1")[3])
 	require.Equal(t, "Observed: the client has not reported it; its last report came at 2026-01-02 05:00:00+00.", db.explain(t, "eu", "deployments", "2")[3])

@@ -151,6 +151,43 @@ func floatIn(lo, hi float64) codec[float64] {
 	}
 }
 
+var byteUnits = []struct {
+	name  string
+	bytes int64
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
+
+// formatBytes writes a size with the largest unit that leaves a whole number.
+func formatBytes(bytes int64) string {
+	for _, u := range byteUnits {
+		if bytes >= u.bytes && bytes%u.bytes == 0 {
+			return strconv.FormatInt(bytes/u.bytes, 10) + u.name
+		}
+	}
+	return strconv.FormatInt(bytes, 10)
+}
+
+// sizeIn is a number of bytes with a unit.
+func sizeIn(lo, hi int64) codec[int64] {
+	bounds := fmt.Sprintf("%s to %s", formatBytes(lo), formatBytes(hi))
+	return codec[int64]{
+		typ: "size", bounds: bounds, format: formatBytes,
+		parse: func(n *node) (int64, error) {
+			for _, u := range byteUnits {
+				number, ok := strings.CutSuffix(n.text, u.name)
+				i, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
+				switch {
+				case !ok || err != nil || n.kind != kindString && n.kind != kindText:
+					continue
+				case i < 0 || i > math.MaxInt64/u.bytes || i*u.bytes < lo || i*u.bytes > hi:
+					return 0, fmt.Errorf("must be from %s, not %s", bounds, n.text)
+				}
+				return i * u.bytes, nil
+			}
+			return 0, fmt.Errorf(`must be a size, a whole number with a unit (KiB, MiB, GiB) such as "256MiB", not %s`, wrongScalar(n))
+		},
+	}
+}
+
 // optional makes nil stand for "nobody gave it".
 func optional[V any](inner codec[V], unset string) codec[*V] {
 	return codec[*V]{

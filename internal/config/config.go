@@ -65,10 +65,12 @@ type Config struct {
 	PollInterval time.Duration
 	// ShutdownTimeout is how long a stop may drain before calls are cancelled.
 	ShutdownTimeout time.Duration
-	Log             Log
-	Retention       Retention
-	Streams         Streams
-	Agent           Agent
+	// MemoryLimit is how many bytes of objects the process holds for readers of streams; see package budget.
+	MemoryLimit int64
+	Log         Log
+	Retention   Retention
+	Streams     Streams
+	Agent       Agent
 	// Targets are in the order of the config; names are unique.
 	Targets []Target
 

@@ -21,6 +21,11 @@ const (
 	retentionRowsMin     = 1_000
 	retentionRowsMax     = 10_000_000_000
 
+	// MemoryLimitDefault is that of memory_limit.
+	MemoryLimitDefault = 128 << 20
+	memoryLimitMin     = 32 << 20
+	memoryLimitMax     = 1 << 40
+
 	concurrencyDefault = 8
 	concurrencyMax     = 1024
 
@@ -71,6 +76,10 @@ func globalKnobs() []knob[Config] {
 		key("shutdown_timeout", func(c *Config) *time.Duration { return &c.ShutdownTimeout }, shutdownTimeoutDefault,
 			durationIn(shutdownTimeoutMin, shutdownTimeoutMax),
 			"How long a stop waits for calls in flight before it cancels them."),
+		key("memory_limit", func(c *Config) *int64 { return &c.MemoryLimit }, int64(MemoryLimitDefault),
+			sizeIn(memoryLimitMin, memoryLimitMax),
+			"Most bytes of objects in memory for readers of streams: half for pages that they have not yet taken, half for changes kept for "+
+				"all of them. The process needs some 50 MB besides, and may grow to twice the limit before garbage is collected."),
 		key("log.level", func(c *Config) *LogLevel { return &c.Log.Level }, LogInfo,
 			oneOf(LogDebug, LogInfo, LogWarn, LogError), "The least severe level that is logged."),
 		key("log.format", func(c *Config) *LogFormat { return &c.Log.Format }, LogText, oneOf(LogText, LogJSON),

@@ -20,6 +20,7 @@ pprof_listen: 127.0.0.1:6060
 notify: "off"
 poll_interval: 2s
 shutdown_timeout: 45s
+memory_limit: 1GiB
 log:
   level: debug
   format: json
@@ -63,6 +64,7 @@ const everyFieldJSON = `{
 	"notify": "off",
 	"poll_interval": "2s",
 	"shutdown_timeout": "45s",
+	"memory_limit": "1GiB",
 	"log": {"level": "debug", "format": "json"},
 	"retention": {"max_age": "48h", "max_rows": 123456},
 	"streams": {"listen": "127.0.0.1:8081", "tls_cert_file": "/etc/tls/tls.crt", "tls_key_file": "/etc/tls/tls.key"},
@@ -84,6 +86,7 @@ func everyField() Config {
 		Notify:          NotifyOff,
 		PollInterval:    2 * time.Second,
 		ShutdownTimeout: 45 * time.Second,
+		MemoryLimit:     1 << 30,
 		Log:             Log{Level: LogDebug, Format: LogJSON},
 		Retention:       Retention{MaxAge: 48 * time.Hour, MaxRows: 123456},
 		Streams:         Streams{Listen: "127.0.0.1:8081", TLSCertFile: "/etc/tls/tls.crt", TLSKeyFile: "/etc/tls/tls.key"},
@@ -149,6 +152,7 @@ func TestEnvironmentSetsEveryField(t *testing.T) {
 		"RECONCILER_NOTIFY=off",
 		"RECONCILER_POLL_INTERVAL=2s",
 		"RECONCILER_SHUTDOWN_TIMEOUT=45s",
+		"RECONCILER_MEMORY_LIMIT=1GiB",
 		"RECONCILER_LOG_LEVEL=debug",
 		"RECONCILER_LOG_FORMAT=json",
 		"RECONCILER_RETENTION_MAX_AGE=48h",
@@ -204,6 +208,7 @@ func TestDefaults(t *testing.T) {
 		Notify:          NotifyAuto,
 		PollInterval:    200 * time.Millisecond,
 		ShutdownTimeout: 20 * time.Second,
+		MemoryLimit:     128 << 20,
 		Log:             Log{Level: LogInfo, Format: LogText},
 		Retention:       Retention{MaxAge: 24 * time.Hour, MaxRows: 10_000_000},
 		Targets: []Target{{
@@ -257,6 +262,7 @@ func TestFlagsWinOverEnvironmentOverFileOverDefault(t *testing.T) {
 		"notify":                "auto from default",
 		"poll_interval":         "200ms from default",
 		"shutdown_timeout":      "20s from default",
+		"memory_limit":          "128MiB from default",
 		"log.level":             "error from flag --log-level",
 		"log.format":            "json from reconciler.yaml:1:29",
 		"retention.max_age":     "24h from default",

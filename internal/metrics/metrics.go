@@ -5,6 +5,8 @@ package metrics
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/pgreconciler/reconciler/internal/budget"
 )
 
 // Metrics are the series. All times are in seconds.
@@ -51,6 +53,7 @@ type Metrics struct {
 	StreamBytes     *prometheus.CounterVec // target
 	StreamSnapshots *prometheus.CounterVec // target
 	StreamResets    *prometheus.CounterVec // target, reason
+	StreamStalled   *prometheus.CounterVec // target
 	Reports         *prometheus.CounterVec // target
 	ReportsRefused  *prometheus.CounterVec // reason: see ReportRefusals
 	Observations    *prometheus.CounterVec // target, state: see ObservedStates
@@ -121,6 +124,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		StreamFrames:    counters("stream_frames_total", "Frames sent to watchers.", "target"),
 		StreamBytes:     counters("stream_bytes_total", "Bytes of frames sent to watchers, before compression.", "target"),
 		StreamSnapshots: counters("stream_snapshots_total", "Snapshots sent to their ends.", "target"),
+		StreamStalled:   counters("stream_stalled_total", "Watchers that were disconnected because they read nothing while others waited for memory.", "target"),
 		StreamResets:    counters("stream_resets_total", "Watchers that had to begin again, by reason.", "target", "reason"),
 		Reports:         counters("stream_reports_total", "Accepted reports of clients.", "target"),
 		ReportsRefused:  counters("stream_reports_refused_total", "Refused reports of clients, by reason.", "reason"),
@@ -160,6 +164,21 @@ func (m *Metrics) SetApplies(byState map[string]int64) {
 	}
 }
 
+// Budget registers series that show how much of a budget is used.
+func Budget(reg prometheus.Registerer, b *budget.Budget) {
+	for _, p := range b.Parts() {
+		gauge := func(name, help string, value func() float64) {
+			promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
+				Namespace: "reconciler", Name: name, Help: help, ConstLabels: prometheus.Labels{"part": p.Name},
+			}, value)
+		}
+		gauge("memory_used_bytes", "Bytes of objects in memory, by part: frames kept for all watchers, pages that watchers have not yet taken.",
+			func() float64 { return float64(p.Used()) })
+		gauge("memory_limit_bytes", "Most bytes of objects in memory, by part: see memory_limit.",
+			func() float64 { return float64(p.Most) })
+	}
+}
+
 // Loop starts the series of a loop at zero.
 func (m *Metrics) Loop(name, target string) {
 	m.LoopFailing.WithLabelValues(name, target)
@@ -171,7 +190,7 @@ func (m *Metrics) Stream(name string) {
 	for _, vec := range []*prometheus.GaugeVec{m.StreamWatchers, m.StreamBehind, m.StreamVersion, m.LastReport} {
 		vec.WithLabelValues(name)
 	}
-	for _, vec := range []*prometheus.CounterVec{m.StreamFrames, m.StreamBytes, m.StreamSnapshots, m.Reports, m.Ignored} {
+	for _, vec := range []*prometheus.CounterVec{m.StreamFrames, m.StreamBytes, m.StreamSnapshots, m.StreamStalled, m.Reports, m.Ignored} {
 		vec.WithLabelValues(name)
 	}
 	for _, state := range ObservedStates {

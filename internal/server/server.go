@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pgreconciler/reconciler/internal/apply"
+	"github.com/pgreconciler/reconciler/internal/budget"
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/desired"
@@ -95,6 +96,7 @@ type Server struct {
 	steward    *leader.Steward
 	leases     *lease.Manager
 	memory     *apply.Memory
+	budget     *budget.Budget
 	loops      *loop.Monitor
 
 	published chan struct{} // of size one: processes with watchers are to be notified
@@ -120,8 +122,9 @@ func New(opts Options) *Server {
 	s := &Server{
 		opts: opts, instance: uuid.NewString(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), log: opts.Logger,
 		metrics: metrics.New(opts.Registry), catalog: &desired.Catalog{}, synced: map[string]bool{}, owners: map[int32]*apply.Owner{},
-		memory: apply.NewMemory(), fleet: database.NewFleet(opts.Logger), published: make(chan struct{}, 1),
+		memory: apply.NewMemory(), budget: budget.New(cmp.Or(opts.Config.MemoryLimit, config.MemoryLimitDefault)), fleet: database.NewFleet(opts.Logger), published: make(chan struct{}, 1),
 	}
+	metrics.Budget(opts.Registry, s.budget)
 	names := make([]string, len(opts.Config.Targets))
 	for i, t := range opts.Config.Targets {
 		names[i] = t.Name

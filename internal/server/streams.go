@@ -60,7 +60,7 @@ func (s *Server) serveStreams(ctx context.Context, w *web.Server) error {
 		db = database.Walk(s.streams)
 	}
 	s.hub = watch.NewHub(watch.Config{
-		DB: db, Instance: s.instance, Metrics: s.metrics, Loops: s.loops, Published: s.listener.Subscribe(outbox.ChannelPublished),
+		DB: db, Instance: s.instance, Metrics: s.metrics, Loops: s.loops, Budget: s.budget, Published: s.listener.Subscribe(outbox.ChannelPublished),
 	})
 	addr := s.opts.Config.Streams.Listen
 	var configured []string

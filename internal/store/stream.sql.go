@@ -131,29 +131,32 @@ WITH w AS MATERIALIZED (
     LEFT JOIN reconciler.streams s ON s.target_id = u.target_id
     LEFT JOIN reconciler.stream_controls c ON c.target_id = u.target_id
 )
-SELECT w.target_id::int AS target_id, coalesce(w.id::text, '')::text AS stream,
-    coalesce(w.epoch::text, '')::text AS epoch, coalesce(w.complete, false)::boolean AS complete,
-    coalesce(w.floor, 0)::bigint AS floor, coalesce(w.ack, false)::boolean AS ack,
-    greatest(w.floor, w.newest, 0)::bigint AS head, coalesce(w.reached, 0)::bigint AS reached,
-    coalesce(w.paused, false)::boolean AS paused, coalesce(w.pauses, 0)::bigint AS pauses,
-    coalesce(w.resyncs, 0)::bigint AS resyncs, coalesce(w.retries, 0)::bigint AS retries,
-    coalesce(w.approvals, 0)::bigint AS approvals,
-    coalesce(p.resource, '')::text AS resource, coalesce(p.key, '')::text AS key,
-    coalesce(p.version, 0)::bigint AS version, coalesce(p.revision, 0)::bigint AS revision,
-    coalesce(p.spec::text, '')::text AS spec, coalesce(p.hash, '')::bytea AS hash
-FROM w LEFT JOIN LATERAL (
-    SELECT n.target_id, n.resource, n.key, n.version, n.revision, n.spec, n.hash, n.at, n.before FROM (
-        SELECT m.target_id, m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.at, sum(pg_column_size(m.spec)) OVER (ORDER BY m.version) - pg_column_size(m.spec) AS before FROM (
-            SELECT o.target_id, o.resource, o.key, o.version, o.revision, o.spec, o.hash, o.at FROM reconciler.published o
-            WHERE o.target_id = w.target_id AND o.version > w.after AND o.version > 0
-            ORDER BY o.version LIMIT (SELECT $1::int)) AS m) AS n
-    WHERE n.before IS NULL OR n.before < $2::bigint) AS p ON true
-ORDER BY w.target_id, p.version
+SELECT m.target_id::int AS target_id, coalesce(m.id::text, '')::text AS stream,
+    coalesce(m.epoch::text, '')::text AS epoch, coalesce(m.complete, false)::boolean AS complete,
+    coalesce(m.floor, 0)::bigint AS floor, coalesce(m.ack, false)::boolean AS ack,
+    greatest(m.floor, m.newest, 0)::bigint AS head, coalesce(m.reached, 0)::bigint AS reached,
+    coalesce(m.paused, false)::boolean AS paused, coalesce(m.pauses, 0)::bigint AS pauses,
+    coalesce(m.resyncs, 0)::bigint AS resyncs, coalesce(m.retries, 0)::bigint AS retries,
+    coalesce(m.approvals, 0)::bigint AS approvals,
+    coalesce(m.resource, '')::text AS resource, coalesce(m.key, '')::text AS key,
+    coalesce(m.version, 0)::bigint AS version, coalesce(m.revision, 0)::bigint AS revision,
+    CASE WHEN m.unfit THEN '' ELSE coalesce(m.spec::text, '') END::text AS spec, coalesce(m.hash, '')::bytea AS hash,
+    coalesce(m.unfit, false)::boolean AS unfit
+FROM (
+    SELECT w.target_id, w.after, w.id, w.epoch, w.complete, w.floor, w.ack, w.pauses, w.resyncs, w.retries, w.approvals, w.paused, w.newest, w.reached, o.resource, o.key, o.version, o.revision, o.spec, o.hash,
+        sum(o.size) OVER (ORDER BY o.version ROWS UNBOUNDED PRECEDING) - o.size >= $1::bigint AS unfit,
+        row_number() OVER (PARTITION BY w.target_id ORDER BY o.version) AS place
+    FROM w LEFT JOIN LATERAL (
+        SELECT x.target_id, x.resource, x.key, x.version, x.revision, x.spec, x.hash, x.bytes, x.at, x.bytes + octet_length(x.resource) + octet_length(x.key) + 200 AS size FROM reconciler.published x
+        WHERE x.target_id = w.target_id AND x.version > w.after AND x.version > 0
+        ORDER BY x.version LIMIT (SELECT $2::int)) AS o ON true) AS m
+WHERE m.unfit IS NOT TRUE OR m.place = 1
+ORDER BY m.target_id, m.version
 `
 
 type StreamChangesParams struct {
-	Most      int32
 	MostBytes int64
+	Most      int32
 	TargetIds []int32
 	Afters    []int64
 }
@@ -178,17 +181,19 @@ type StreamChangesRow struct {
 	Revision  int64
 	Spec      string
 	Hash      []byte
+	Unfit     bool
 }
 
-// What each stream has published after a version, in the order of versions, limited by rows and bytes of each stream. A
-// stream without changes has one row with version 0. A stream that is gone has one row with an empty id. Bounds and
-// objects are of one snapshot. NULL is returned as ” or 0; hash and spec of a tombstone are ”.
+// What each stream has published after a version, in the order of versions, limited by rows of each stream and by bytes of all.
+// The first row of a stream that does not fit is returned without its spec, and unfit. A stream without changes has one row
+// with version 0. A stream that is gone has one row with an empty id. Bounds and objects are of one snapshot. NULL is returned as
+// ” or 0; hash and spec of a tombstone are ”. Streams share one sequence of versions: the oldest changes of all come first.
 // Subqueries hide the length of the arrays and the limit from the planner: with them a plan for these values would always be
 // the cheaper one, and PostgreSQL would plan each call anew, which takes four times as long as the rest of it.
 func (q *Queries) StreamChanges(ctx context.Context, arg StreamChangesParams) ([]StreamChangesRow, error) {
 	rows, err := q.db.Query(ctx, streamChanges,
-		arg.Most,
 		arg.MostBytes,
+		arg.Most,
 		arg.TargetIds,
 		arg.Afters,
 	)
@@ -219,6 +224,7 @@ func (q *Queries) StreamChanges(ctx context.Context, arg StreamChangesParams) ([
 			&i.Revision,
 			&i.Spec,
 			&i.Hash,
+			&i.Unfit,
 		); err != nil {
 			return nil, err
 		}
@@ -317,7 +323,7 @@ func (q *Queries) StreamNotify(ctx context.Context) error {
 
 const streamObject = `-- name: StreamObject :one
 SELECT n.version, n.revision, n.spec::text AS spec, n.hash
-FROM (SELECT p.target_id, p.resource, p.key, p.version, p.revision, p.spec, p.hash, p.at FROM reconciler.published p
+FROM (SELECT p.target_id, p.resource, p.key, p.version, p.revision, p.spec, p.hash, p.bytes, p.at FROM reconciler.published p
       WHERE p.target_id = $1::int AND p.resource = $2::text AND p.key = $3::text
       ORDER BY p.version DESC LIMIT 1) AS n
 WHERE n.spec IS NOT NULL
@@ -378,7 +384,8 @@ const streamPage = `-- name: StreamPage :many
 SELECT p.resource, p.key, p.version, p.revision, p.spec::text AS spec, p.hash
 FROM (SELECT m.resource, m.key, m.version, m.revision, m.spec, m.hash, m.size, sum(m.size) OVER (ORDER BY m.resource, m.key ROWS UNBOUNDED PRECEDING) - m.size AS before
       FROM (
-        SELECT o.resource, o.key, o.version, o.revision, o.spec, o.hash, pg_column_size(o.spec) AS size
+        SELECT o.resource, o.key, o.version, o.revision, o.spec, o.hash,
+            o.bytes + octet_length(o.resource) + octet_length(o.key) + 200 AS size
         FROM reconciler.published o
         WHERE o.target_id = $1::int AND o.spec IS NOT NULL
           AND (o.resource, o.key) >= ($2::text COLLATE "C", $3::text COLLATE "C")
@@ -407,7 +414,7 @@ type StreamPageRow struct {
 	Hash     []byte
 }
 
-// A page of the objects between two places, in the order of resources and keys, limited by rows and bytes.
+// A page of the objects between two places, in the order of resources and keys, limited by rows and bytes beside one object.
 func (q *Queries) StreamPage(ctx context.Context, arg StreamPageParams) ([]StreamPageRow, error) {
 	rows, err := q.db.Query(ctx, streamPage,
 		arg.TargetID,

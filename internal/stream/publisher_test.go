@@ -340,8 +340,8 @@ func TestPublishReadsOneVersionOfAnObject(t *testing.T) {
 	blocks(`1`)
 	b.db.Exec(t, `ANALYZE reconciler.published`)
 	blocks(`2`) // plans for a table with one object
-	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-		SELECT $1, 'app', 'other ' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, 10000) AS i`, b.target)
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+		SELECT $1, 'app', 'other ' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff', 2 FROM generate_series(1, 10000) AS i`, b.target)
 	require.Less(t, blocks(`3`), 100, "beside 10,000 objects")
 	open, err := b.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)

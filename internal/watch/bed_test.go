@@ -20,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/budget"
 	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/driver"
@@ -51,7 +52,7 @@ type bed struct {
 }
 
 // small has the hub read and keep little, so that few changes are many.
-func small(rows int32, bytes int) func(*watch.Hub) {
+func small(rows int32, bytes int64) func(*watch.Hub) {
 	return func(h *watch.Hub) { h.Small(rows, bytes) }
 }
 
@@ -80,6 +81,7 @@ func setupBench(t testing.TB, change ...func(*watch.Hub)) *bed {
 	t.Cleanup(pool.Close)
 	b.hub = watch.NewHub(watch.Config{
 		DB: pool, Instance: instance, Metrics: b.metrics, Loops: loop.New(slog.New(slog.DiscardHandler), b.metrics), Published: make(chan struct{}),
+		Budget: budget.New(128 << 20),
 	})
 	for _, c := range change {
 		c(b.hub)

@@ -1,9 +1,19 @@
 package watch
 
-import "time"
+import (
+	"time"
+
+	"github.com/pgreconciler/reconciler/internal/budget"
+)
 
 // Small has a hub read and keep little, so that few changes are many.
-func (h *Hub) Small(rows int32, bytes int) { h.rows, h.keeping = rows, bytes }
+func (h *Hub) Small(rows int32, bytes int64) { h.rows, h.keeping = rows, bytes }
+
+// Stall sets how long a write may make no progress while others wait for memory.
+func (h *Hub) Stall(after time.Duration) { h.stall = after }
+
+// Lend gives watchers another pool of memory.
+func (h *Hub) Lend(pages *budget.Pool) { h.pages = pages }
 
 // Watched returns how many streams the hub follows, and how many groups and watchers these have.
 func (h *Hub) Watched() (targets, groups, watchers int) {

@@ -42,6 +42,11 @@ type change struct {
 // appendTo encodes the change. The spec is as PostgreSQL prints it, so that clients can compute its hash.
 func (c change) appendTo(data []byte) []byte {
 	data = slices.Grow(data, 160+len(c.resource)+len(c.key)+len(c.spec))
+	return append(append(c.appendHead(data), c.spec...), '}')
+}
+
+// appendHead encodes the change up to its spec, which "}" follows.
+func (c change) appendHead(data []byte) []byte {
 	if c.spec == "" {
 		data = append(data, `{"type":"delete"`...)
 	} else {
@@ -53,9 +58,9 @@ func (c change) appendTo(data []byte) []byte {
 	if c.spec != "" {
 		data = appendNumber(data, "revision", c.revision)
 		data = append(hex.AppendEncode(append(data, `,"hash":"`...), c.hash), '"')
-		data = append(append(data, `,"spec":`...), c.spec...)
+		data = append(data, `,"spec":`...)
 	}
-	return append(data, '}')
+	return data
 }
 
 func appendText(data []byte, name, value string) []byte {

@@ -32,14 +32,25 @@ func (g *group) notify() {
 	g.wake = make(chan struct{})
 }
 
-// after returns the frames after a version, at most so many; ok is false when some of them are kept no more.
+// after returns the frames after a version, at most so many and of batchBytes beside one; ok is false when some of them are kept no
+// more. It is a copy: a client that reads slowly must not keep all frames that the group had.
 func (g *group) after(version int64, most int) (frames []frame, ok bool) {
 	if version < g.since {
 		return nil, false
 	}
 	first := sort.Search(len(g.frames), func(i int) bool { return g.frames[i].version > version })
-	last := min(len(g.frames), first+most)
-	return g.frames[first:last:last], true
+	last := first
+	for bytes := int64(0); last < min(len(g.frames), first+most) && bytes < batchBytes; last++ {
+		bytes += int64(len(g.frames[last].data))
+	}
+	return slices.Clone(g.frames[first:last]), true
+}
+
+func sizeOf(frames []frame) (bytes int64) {
+	for _, f := range frames {
+		bytes += int64(len(f.data))
+	}
+	return bytes
 }
 
 // drop forgets the frames up to a version.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -24,6 +25,8 @@ const (
 	watchersMost = 20_000
 	// grantWatchersMost bounds those of one token, so that a client that has gone mad leaves room for others.
 	grantWatchersMost = 15_000
+	// objectMost is what an object that is asked for takes at most.
+	objectMost = desired.SpecMost + bufferBytes
 	// answerTimeout is how long a request may wait for the database before it is answered with an error.
 	answerTimeout = 10 * time.Second
 	// protocol is the version of the protocol of docs/streams.md. It grows when a client or server of before would misunderstand the other.
@@ -181,6 +184,14 @@ func (h *Handler) object(w http.ResponseWriter, r *http.Request, g *grant) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), answerTimeout)
 	defer cancel()
+	loan := h.hub.pages.Take(objectMost)
+	defer loan.Return()
+	select {
+	case <-loan.Ready:
+	case <-ctx.Done():
+		refuse(w, http.StatusServiceUnavailable, "too much is being sent to other clients; try again")
+		return
+	}
 	var row store.StreamObjectRow
 	err := h.hub.ask(ctx, func(q *store.Queries) error {
 		id, err := q.StreamFind(ctx, storable(target))
@@ -208,8 +219,12 @@ func (h *Handler) object(w http.ResponseWriter, r *http.Request, g *grant) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	data := change{resource: resource, key: key, version: row.Version, revision: row.Revision, spec: row.Spec, hash: row.Hash}.appendTo(nil)
-	_, _ = w.Write(append(data, '\n'))
+	loan.Set(int64(len(row.Spec)) + bufferBytes)
+	out := output{w: w, writing: newWriting(w)}
+	out.writing.holds.Store(true)
+	defer h.hub.writes(out.writing, target)()
+	c := change{resource: resource, key: key, version: row.Version, revision: row.Revision, spec: row.Spec, hash: row.Hash}
+	_ = out.sendChange(c) // else the client has gone
 }
 
 func refuseResource(w http.ResponseWriter, g *grant, resource string) {
@@ -257,6 +272,7 @@ func (h *Handler) objects(w http.ResponseWriter, r *http.Request, g *grant) {
 		return
 	}
 	watching.out = newOutput(w, r, watching.follow)
+	defer h.hub.writes(watching.out.writing, watching.target.name)()
 	if r.Method == http.MethodHead {
 		return
 	}

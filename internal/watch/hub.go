@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/pgreconciler/reconciler/internal/budget"
 	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/metrics"
@@ -25,11 +26,14 @@ const (
 	readers = 4
 	writers = 2
 
-	// readRows and readBytes bound one read of one stream.
+	// readRows bounds one read of one stream, and readBytes that of all streams, beside one object.
 	readRows  = 1000
 	readBytes = 4 << 20
-	// keepBytes bounds the frames that are kept for all watchers.
-	keepBytes = 64 << 20
+	// pageMost bounds what a watcher reads at once, beside one object, and pageLeast where much of the memory for pages is taken.
+	pageMost  = 512 << 10
+	pageLeast = 64 << 10
+	// rowBytes is what a row takes beside its texts, in the queries, too.
+	rowBytes = 200
 
 	// readTimeout is how long a statement may take.
 	readTimeout = 30 * time.Second
@@ -53,6 +57,7 @@ type Config struct {
 	Instance string     // id of the process
 	Metrics  *metrics.Metrics
 	Loops    *loop.Monitor
+	Budget   *budget.Budget
 	// Published receives when another process has published something.
 	Published <-chan struct{}
 }
@@ -64,12 +69,15 @@ type Hub struct {
 	counted chan struct{} // of size one: who watches has changed
 	slots   chan struct{} // for reads of watchers, first come, first served
 	rows    int32         // of a read; tests lower it
-	keeping int           // bytes of frames that are kept; tests lower it
+	keeping int64         // bytes of frames that are kept; tests lower it
+	stall   time.Duration // see stallTimeout; tests lower it
+	pages   *budget.Pool  // what watchers have read and not yet sent
 
 	mu      sync.Mutex // guards what follows
 	targets map[string]*target
-	kept    []keptFrame // the oldest first
-	bytes   int
+	writing map[*writing]string // responses, by their targets
+	kept    []keptFrame         // the oldest first
+	bytes   int64
 }
 
 type keptFrame struct {
@@ -81,8 +89,8 @@ type keptFrame struct {
 // NewHub makes a hub. It reads nothing before Run.
 func NewHub(cfg Config) *Hub {
 	return &Hub{
-		cfg: cfg, wake: make(chan struct{}, 1), counted: make(chan struct{}, 1), slots: make(chan struct{}, readers), targets: map[string]*target{},
-		rows: readRows, keeping: keepBytes,
+		cfg: cfg, wake: make(chan struct{}, 1), counted: make(chan struct{}, 1), slots: make(chan struct{}, readers), targets: map[string]*target{}, writing: map[*writing]string{},
+		rows: readRows, keeping: cfg.Budget.Frames, pages: cfg.Budget.Pages, stall: stallTimeout,
 	}
 }
 
@@ -121,6 +129,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		case <-h.wake:
 		case <-h.cfg.Published:
 		case <-poll.C:
+			h.endStalled()
 		case <-h.counted:
 			h.count(ctx)
 		case <-count.C:
@@ -152,12 +161,16 @@ func (h *Hub) read(ctx context.Context) (more bool, err error) {
 	}
 	for _, of := range perTarget(rows) {
 		t := byID[of[0].TargetID]
-		b, changes, gone := parse(of)
+		b, changes, unfit, gone := parse(of)
 		if gone {
 			h.remove(t)
 			continue
 		}
-		if len(changes) > 0 && changes[len(changes)-1].version < b.head {
+		switch {
+		case unfit:
+			more = true
+			b = t.cut(b, params.Afters[slices.Index(params.TargetIds, t.id)])
+		case len(changes) > 0 && changes[len(changes)-1].version < b.head:
 			more = true
 			b = t.cut(b, changes[len(changes)-1].version)
 		}
@@ -187,23 +200,67 @@ func perTarget(rows []store.StreamChangesRow) (split [][]store.StreamChangesRow)
 	return split
 }
 
-// parse returns what the rows of one target have.
-func parse(rows []store.StreamChangesRow) (b bounds, changes []change, gone bool) {
+// parse returns what the rows of one target have. unfit: it has changes, and there was no room for any of them.
+func parse(rows []store.StreamChangesRow) (b bounds, changes []change, unfit, gone bool) {
 	first := rows[0]
 	stream, err := uuid.Parse(first.Stream)
 	if err != nil {
-		return b, nil, true
+		return b, nil, false, true
 	}
 	b = bounds{
 		stream: stream, epoch: uuid.MustParse(first.Epoch), complete: first.Complete, ack: first.Ack, floor: first.Floor, head: first.Head, reached: first.Reached,
 		controls: controls{Paused: first.Paused, Resync: first.Resyncs, Retry: first.Retries, Approve: first.Approvals, pauses: first.Pauses},
 	}
 	for _, r := range rows {
-		if r.Version > 0 {
+		if r.Version > 0 && !r.Unfit {
 			changes = append(changes, change{resource: r.Resource, key: r.Key, version: r.Version, revision: r.Revision, spec: r.Spec, hash: r.Hash})
 		}
 	}
-	return b, changes, false
+	return b, changes, first.Unfit, false
+}
+
+func changesSize(rows []store.StreamChangesRow) (bytes int64) {
+	for _, r := range rows {
+		bytes += int64(rowBytes + len(r.Resource) + len(r.Key) + len(r.Spec))
+	}
+	return bytes
+}
+
+// pageBytes is how much a watcher may read at once. One that waits for its client holds that until the client has read it.
+func (h *Hub) pageBytes() int64 {
+	if h.pages.HalfLent() {
+		return pageLeast
+	}
+	return pageMost
+}
+
+// rowsOf returns how many rows may have so many bytes: to look at more would be in vain.
+func (h *Hub) rowsOf(bytes int64) int32 { return min(h.rows, int32(bytes/rowBytes)+1) }
+
+// endStalled ends watchers whose clients read nothing, while others wait for the memory of their pages.
+func (h *Hub) endStalled() {
+	if !h.pages.Waited() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for w, target := range h.writing {
+		if w.endStalled(h.stall) {
+			h.cfg.Metrics.StreamStalled.WithLabelValues(target).Inc()
+		}
+	}
+}
+
+// writes has endStalled look at a response until the function that it returns is called.
+func (h *Hub) writes(w *writing, target string) (done func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.writing[w] = target
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.writing, w)
+	}
 }
 
 func (h *Hub) list() []*target {
@@ -233,11 +290,12 @@ func (h *Hub) fallSilent() {
 
 func (h *Hub) keep(t *target, version int64, bytes int) {
 	h.kept = append(h.kept, keptFrame{t, version, bytes})
-	h.bytes += bytes
+	h.bytes += int64(bytes)
 }
 
 // trim forgets the oldest frames once there are too many bytes, an eighth of them at once. Only Run calls it and keep.
 func (h *Hub) trim() {
+	defer func() { h.cfg.Budget.FramesUsed.Store(h.bytes) }()
 	if h.bytes <= h.keeping {
 		return
 	}
@@ -246,7 +304,7 @@ func (h *Hub) trim() {
 	for ; h.bytes > h.keeping/8*7; n++ {
 		k := h.kept[n]
 		upto[k.target] = k.version
-		h.bytes -= k.bytes
+		h.bytes -= int64(k.bytes)
 	}
 	h.kept = slices.Clone(h.kept[n:])
 	for t, version := range upto {

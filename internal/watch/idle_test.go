@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"net/http"
 	"net/http/httptest"
 	"regexp"
 	"testing"
@@ -35,7 +34,7 @@ func TestChangedControlsWakeIdleWatchers(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w := &watcher{
 			grant: &grant{}, target: eu, group: eu.groups.join(filter{}, 7), follow: true, at: bookmark{version: 7},
-			out:    output{w: out, ctl: http.NewResponseController(out)},
+			out:    output{writing: newWriting(out), w: out},
 			frames: prometheus.NewCounter(prometheus.CounterOpts{}), bytes: prometheus.NewCounter(prometheus.CounterOpts{}),
 			beat: time.NewTimer(time.Hour), age: time.NewTimer(time.Hour),
 		}

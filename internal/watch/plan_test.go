@@ -14,8 +14,8 @@ import (
 func TestReadsWalkIndexes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-		SELECT $1, 'app', i::text, i, 1, '1', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, 50000) AS i`, b.target)
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+		SELECT $1, 'app', i::text, i, 1, '1', '\x00112233445566778899aabbccddeeff', 1 FROM generate_series(1, 50000) AS i`, b.target)
 	b.db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, applied_hash, next_attempt_at)
 		SELECT $1, $2, i::text, CASE WHEN i <= 50000 THEN 'applied' ELSE 'pending' END::reconciler.object_state, true, true, '\x00112233445566778899aabbccddeeff', CASE WHEN i > 50000 THEN now() END
 		FROM generate_series(1, 50003) AS i`, b.target, b.resource)
@@ -67,8 +67,8 @@ func TestReadsWalkIndexes(t *testing.T) {
 func TestReadsOfChangesKeepTheirPlan(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-		SELECT $1, 'app', i::text, i, 1, '1', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, 20000) AS i`, b.target)
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+		SELECT $1, 'app', i::text, i, 1, '1', '\x00112233445566778899aabbccddeeff', 1 FROM generate_series(1, 20000) AS i`, b.target)
 	b.db.Exec(t, `ANALYZE reconciler.published`)
 	conn := b.db.Conn(t)
 	for n := range 20 {

@@ -35,8 +35,8 @@ func (b *bed) cost(do func()) (c cost) {
 // one that is not complete, beside COPY of the same rows into a table with the same columns and primary key.
 func BenchmarkInventory(bench *testing.B) {
 	b := setupBench(bench)
-	b.db.Exec(bench, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-		SELECT $1, 'app', 'object-' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, $2::int) AS i`, b.target, inventoryRows)
+	b.db.Exec(bench, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+		SELECT $1, 'app', 'object-' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff', 2 FROM generate_series(1, $2::int) AS i`, b.target, inventoryRows)
 	b.db.Exec(bench, `ANALYZE reconciler.published`)
 	inventory := func(seq int, complete bool, every int, state string) *bytes.Reader {
 		var text bytes.Buffer

@@ -15,8 +15,8 @@ func TestReportReadsWhatItNames(t *testing.T) {
 	const rows = 5000
 	b := setup(t)
 	b.db.Exec(t, `ALTER TABLE reconciler.observations SET (autovacuum_enabled = off); ALTER TABLE reconciler.published SET (autovacuum_enabled = off)`)
-	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-		SELECT $1, 'app', 'object-' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff' FROM generate_series(1, $2::int) AS i`, b.target, rows)
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+		SELECT $1, 'app', 'object-' || i, nextval('reconciler.published_seq'), 1, '{}', '\x00112233445566778899aabbccddeeff', 2 FROM generate_series(1, $2::int) AS i`, b.target, rows)
 	b.db.Exec(t, `ALTER TABLE reconciler.ledger SET (autovacuum_enabled = off)`)
 	b.db.Exec(t, `INSERT INTO reconciler.ledger (target_id, resource_id, key, state, wanted, present, next_attempt_at)
 		SELECT $1, r.id, 'object-' || i, 'pending', true, true, clock_timestamp() + interval '1 hour' FROM generate_series(1, $2::int) AS i, reconciler.resources r WHERE r.name = 'app'`, b.target, rows)

@@ -2,10 +2,10 @@ package watch
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
+	"github.com/pgreconciler/reconciler/internal/budget"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
 
@@ -35,7 +35,7 @@ func (w *watcher) snapshot(ctx context.Context) error {
 	w.hub.cfg.Metrics.StreamSnapshots.WithLabelValues(w.target.name).Inc()
 	text := w.at.String()
 	w.sentControls = w.controls
-	return errors.Join(w.sendPlace(encodePlace("end_of_snapshot", w.at, text, w.reached, w.controls), text), w.out.flush())
+	return w.sendNow(encodePlace("end_of_snapshot", w.at, text, w.reached, w.controls), text)
 }
 
 // begin waits until the stream is complete, and takes its head: a publisher that has not finished must not look like an empty world.
@@ -72,33 +72,35 @@ func (w *watcher) pages(ctx context.Context, s span) error {
 		s.from = w.at.at
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var ahead <-chan []store.StreamPageRow
+	var ahead <-chan page
 	defer func() {
 		cancel()
 		if ahead != nil {
-			<-ahead
+			(<-ahead).drop()
 		}
 	}()
 	for s.from.before(s.to) {
-		var rows []store.StreamPageRow
+		var next page
 		if ahead != nil {
-			rows = <-ahead
+			next, ahead = <-ahead, nil
 		}
-		if rows == nil {
-			err := w.read(ctx, func(ctx context.Context, q *store.Queries) (err error) {
-				rows, err = q.StreamPage(ctx, w.page(s))
-				return err
+		if next.rows == nil {
+			err := w.read(ctx, func(ctx context.Context, q *store.Queries, most int64) (bytes int64, err error) {
+				next.rows, err = q.StreamPage(ctx, w.page(s, most))
+				return pageSize(next.rows), err
 			})
-			if err != nil || len(rows) == 0 {
+			if err != nil || len(next.rows) == 0 {
 				return err
 			}
+		} else {
+			w.hold(next.loan)
 		}
-		last := rows[len(rows)-1]
+		last := next.rows[len(next.rows)-1]
 		s.from = place{last.Resource, last.Key}.after()
 		ahead = w.readAhead(ctx, s)
-		for _, r := range rows {
+		for _, r := range next.rows {
 			c := change{resource: r.Resource, key: r.Key, version: r.Version, revision: r.Revision, spec: r.Spec, hash: r.Hash}
-			if err := w.sendEncoded(c.appendTo, ""); err != nil {
+			if err := w.sendChange(c); err != nil {
 				return err
 			}
 		}
@@ -113,31 +115,61 @@ func (w *watcher) pages(ctx context.Context, s span) error {
 	return nil
 }
 
-func (w *watcher) page(s span) store.StreamPageParams {
-	return store.StreamPageParams{
-		TargetID: w.target.id, FromResource: s.from.resource, FromKey: s.from.key, ToResource: s.to.resource, ToKey: s.to.key,
-		Most: w.hub.rows, MostBytes: readBytes,
+// page is one that was read ahead.
+type page struct {
+	rows []store.StreamPageRow // nil: none was
+	loan *budget.Loan
+}
+
+func (p page) drop() {
+	if p.loan != nil {
+		p.loan.Return()
 	}
 }
 
-// readAhead reads a page if nothing else waits for the slot. The channel is closed without one if it is read when it is needed.
-func (w *watcher) readAhead(ctx context.Context, s span) <-chan []store.StreamPageRow {
-	ahead := make(chan []store.StreamPageRow, 1)
+func pageSize(rows []store.StreamPageRow) (bytes int64) {
+	for _, r := range rows {
+		bytes += int64(rowBytes + len(r.Resource) + len(r.Key) + len(r.Spec))
+	}
+	return bytes
+}
+
+func (w *watcher) page(s span, most int64) store.StreamPageParams {
+	return store.StreamPageParams{
+		TargetID: w.target.id, FromResource: s.from.resource, FromKey: s.from.key, ToResource: s.to.resource, ToKey: s.to.key,
+		Most: w.hub.rowsOf(most), MostBytes: most,
+	}
+}
+
+// readAhead reads a page if nothing else waits for the slot, and there is plenty of memory. The channel is closed without one if it is
+// to be read when it is needed.
+func (w *watcher) readAhead(ctx context.Context, s span) <-chan page {
+	ahead := make(chan page, 1)
+	loan := w.hub.pages.TryTake(pageMost + bufferBytes)
+	if loan == nil {
+		close(ahead)
+		return ahead
+	}
 	select {
 	case w.hub.slots <- struct{}{}:
 	default:
+		loan.Return()
 		close(ahead)
 		return ahead
 	}
 	go func() {
 		defer close(ahead)
-		_ = w.query(ctx, func(ctx context.Context, q *store.Queries) error {
-			rows, err := q.StreamPage(ctx, w.page(s))
-			if err == nil && len(rows) > 0 {
-				ahead <- rows
-			}
+		var rows []store.StreamPageRow
+		err := w.query(ctx, func(ctx context.Context, q *store.Queries) (err error) {
+			rows, err = q.StreamPage(ctx, w.page(s, pageMost))
 			return err
 		})
+		if err != nil || len(rows) == 0 {
+			loan.Return()
+			return
+		}
+		loan.Set(pageSize(rows) + bufferBytes)
+		ahead <- page{rows, loan}
 	}()
 	return ahead
 }
@@ -146,9 +178,9 @@ func (w *watcher) readAhead(ctx context.Context, s span) <-chan []store.StreamPa
 func (w *watcher) keeps(ctx context.Context) error {
 	resources := w.filter.resources
 	if len(resources) == 0 {
-		err := w.read(ctx, func(ctx context.Context, q *store.Queries) (err error) {
+		err := w.read(ctx, func(ctx context.Context, q *store.Queries, most int64) (_ int64, err error) {
 			resources, err = q.StreamResources(ctx)
-			return err
+			return most, err
 		})
 		if err != nil {
 			return err
@@ -166,9 +198,9 @@ func (w *watcher) keepsOf(ctx context.Context, resource string) error {
 	from := w.filter.prefix
 	for {
 		var rows []store.StreamUnsettledRow
-		err := w.read(ctx, func(ctx context.Context, q *store.Queries) (err error) {
+		err := w.read(ctx, func(ctx context.Context, q *store.Queries, most int64) (_ int64, err error) {
 			rows, err = q.StreamUnsettled(ctx, store.StreamUnsettledParams{TargetID: w.target.id, Resource: resource, FromKey: from, Most: w.hub.rows})
-			return err
+			return most, err
 		})
 		if err != nil {
 			return err
@@ -200,9 +232,9 @@ func (w *watcher) join(ctx context.Context) error {
 	}
 	for after, more := int64(0), true; more; {
 		var rows []store.StreamUnacknowledgedRow
-		err := w.read(ctx, func(ctx context.Context, q *store.Queries) (err error) {
+		err := w.read(ctx, func(ctx context.Context, q *store.Queries, most int64) (_ int64, err error) {
 			rows, err = q.StreamUnacknowledged(ctx, store.StreamUnacknowledgedParams{TargetID: w.target.id, After: after, Upto: before, Most: w.hub.rows})
-			return err
+			return most, err
 		})
 		if err != nil {
 			return err
@@ -212,7 +244,7 @@ func (w *watcher) join(ctx context.Context) error {
 			if !w.filter.matches(r.Resource, r.Key) {
 				continue
 			}
-			if err := w.sendEncoded(change{resource: r.Resource, key: r.Key, version: r.Version}.appendTo, ""); err != nil {
+			if err := w.sendChange(change{resource: r.Resource, key: r.Key, version: r.Version}); err != nil {
 				return err
 			}
 		}
@@ -239,7 +271,7 @@ func (w *watcher) catchUp(ctx context.Context) error {
 			if !w.filter.matches(c.resource, c.key) {
 				continue
 			}
-			if err := w.sendEncoded(c.appendTo, ""); err != nil {
+			if err := w.sendChange(c); err != nil {
 				return err
 			}
 		}
@@ -258,14 +290,14 @@ func (w *watcher) catchUp(ctx context.Context) error {
 // changes reads the bounds of the stream, and what it has after a version.
 func (w *watcher) changes(ctx context.Context, after int64) (b bounds, changes []change, err error) {
 	var rows []store.StreamChangesRow
-	err = w.read(ctx, func(ctx context.Context, q *store.Queries) (err error) {
-		rows, err = q.StreamChanges(ctx, store.StreamChangesParams{TargetIds: []int32{w.target.id}, Afters: []int64{after}, Most: w.hub.rows, MostBytes: readBytes})
-		return err
+	err = w.read(ctx, func(ctx context.Context, q *store.Queries, most int64) (bytes int64, err error) {
+		rows, err = q.StreamChanges(ctx, store.StreamChangesParams{TargetIds: []int32{w.target.id}, Afters: []int64{after}, Most: w.hub.rowsOf(most), MostBytes: most})
+		return changesSize(rows), err
 	})
 	if err != nil {
 		return b, nil, err
 	}
-	b, changes, gone := parse(rows)
+	b, changes, _, gone := parse(rows)
 	if gone {
 		return b, nil, ended{closedReleased}
 	}
@@ -273,16 +305,26 @@ func (w *watcher) changes(ctx context.Context, after int64) (b bounds, changes [
 	return b, changes, nil
 }
 
-// read reads from the database when it is this watcher's turn, and again while the database does not answer.
-func (w *watcher) read(ctx context.Context, query func(context.Context, *store.Queries) error) error {
+// read reads from the database when it is this watcher's turn, and again while the database does not answer. What it reads stays on
+// loan until the watcher reads again, has nothing to send, or ends. query returns how many bytes it has read; it may read most,
+// beside one object.
+func (w *watcher) read(ctx context.Context, query func(ctx context.Context, q *store.Queries, most int64) (bytes int64, err error)) error {
 	for {
 		if err := w.ending(); err != nil {
+			return err
+		}
+		most := w.hub.pageBytes()
+		if err := w.take(ctx, most+bufferBytes); err != nil {
 			return err
 		}
 		if err := w.turn(ctx); err != nil {
 			return err
 		}
-		err := w.query(ctx, query)
+		err := w.query(ctx, func(ctx context.Context, q *store.Queries) error {
+			bytes, err := query(ctx, q, most)
+			w.loan.Set(bytes + bufferBytes)
+			return err
+		})
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
@@ -299,6 +341,41 @@ func (w *watcher) read(ctx context.Context, query func(context.Context, *store.Q
 	}
 }
 
+// take takes memory for what the watcher is about to send, in place of what it had.
+func (w *watcher) take(ctx context.Context, bytes int64) error {
+	loan := w.hub.pages.Take(bytes)
+	select {
+	case <-loan.Ready:
+		w.hold(loan)
+		return nil
+	default:
+	}
+	// It waits with nothing in its hands, so that those who wait do not take the memory that they wait for.
+	w.hold(loan)
+	w.out.writing.holds.Store(false)
+	if err := w.out.flush(); err != nil {
+		return err
+	}
+	err := w.await(ctx, loan.Ready, nil)
+	w.out.writing.holds.Store(err == nil)
+	return err
+}
+
+// hold gives back what the watcher had.
+func (w *watcher) hold(loan *budget.Loan) {
+	w.giveBack()
+	w.loan = loan
+	w.out.writing.holds.Store(true)
+}
+
+func (w *watcher) giveBack() {
+	if w.loan != nil {
+		w.loan.Return()
+	}
+	w.loan = nil
+	w.out.writing.holds.Store(false)
+}
+
 func (w *watcher) query(ctx context.Context, query func(context.Context, *store.Queries) error) error {
 	defer func() { <-w.hub.slots }()
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -307,10 +384,15 @@ func (w *watcher) query(ctx context.Context, query func(context.Context, *store.
 }
 
 // turn waits for a slot. Snapshots and watchers that are behind share a few, so that they cannot delay the others.
-func (w *watcher) turn(ctx context.Context) error {
+func (w *watcher) turn(ctx context.Context) error { return w.await(ctx, nil, w.hub.slots) }
+
+// await returns when ready is closed, or slots has taken a value. Meanwhile the client is told what it waits for.
+func (w *watcher) await(ctx context.Context, ready <-chan struct{}, slots chan<- struct{}) error {
 	for {
 		select {
-		case w.hub.slots <- struct{}{}:
+		case <-ready:
+			return nil
+		case slots <- struct{}{}:
 			return nil
 		case <-w.beat.C:
 			w.beat.Reset(pause())
@@ -319,6 +401,8 @@ func (w *watcher) turn(ctx context.Context) error {
 			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-w.grant.revoked:
+			return ended{closedRevoked}
 		case <-w.stop:
 			return ended{closedDraining}
 		case <-w.limit:

@@ -153,8 +153,8 @@ const rounds = 10
 func BenchmarkSnapshot(b *testing.B) {
 	const rows = 500_000
 	bed := setupBench(b)
-	bed.db.Exec(b, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-		SELECT $1, 'app', 'object-' || i, nextval('reconciler.published_seq'), 1, s.spec, substr(sha256(s.spec::text::bytea), 1, 16)
+	bed.db.Exec(b, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+		SELECT $1, 'app', 'object-' || i, nextval('reconciler.published_seq'), 1, s.spec, substr(sha256(s.spec::text::bytea), 1, 16), octet_length(s.spec::text)
 		FROM generate_series(1, $2::int) AS i, LATERAL (SELECT jsonb_build_object('image', 'registry.example.org/app:' || i, 'replicas', 3, 'region', 'eu') AS spec) AS s`, bed.target, rows)
 	bed.db.Exec(b, `VACUUM ANALYZE reconciler.published`)
 	bed.complete()

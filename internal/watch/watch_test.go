@@ -204,8 +204,8 @@ func TestWatchersBeginAgainAfterARestore(t *testing.T) {
 	b.db.Exec(t, `UPDATE reconciler.streams SET complete = true`)
 	b.hub.Wake()
 	require.Equal(t, []string{"a=1", "b=1", "end_of_snapshot"}, f.until("end_of_snapshot"))
-	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash)
-		SELECT target_id, resource, 'c', version + 5, revision, spec, hash FROM reconciler.published WHERE key = 'b'`)
+	b.db.Exec(t, `INSERT INTO reconciler.published (target_id, resource, key, version, revision, spec, hash, bytes)
+		SELECT target_id, resource, 'c', version + 5, revision, spec, hash, bytes FROM reconciler.published WHERE key = 'b'`)
 	b.hub.Wake()
 	require.Equal(t, []string{"c=1"}, f.until("c=1"), "and nothing of before the restore")
 }

@@ -8,11 +8,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pgreconciler/reconciler/internal/budget"
 )
 
 const (
-	// batchFrames is how many frames are written at once.
+	// batchFrames and batchBytes bound the frames that are written at once, beside one.
 	batchFrames = 500
+	batchBytes  = 64 << 10
 	// heartbeat is the mean pause between checkpoints on an idle stream, which differs by a fifth.
 	heartbeat = 15 * time.Second
 	// A response ends after a time between these, so that watchers spread over processes.
@@ -31,6 +34,8 @@ type watcher struct {
 	timeout time.Duration
 	since   *bookmark
 	out     output
+	loan    *budget.Loan    // of the bytes that it is sending; nil: none
+	holds   atomic.Bool     // the same, for the hub
 	stop    <-chan struct{} // closed when the process drains
 
 	frames, bytes prometheus.Counter
@@ -70,9 +75,10 @@ func (w *watcher) run(ctx context.Context) error {
 		defer timer.Stop()
 		w.limit = timer.C
 	}
+	defer w.giveBack()
 	err := w.stream(ctx)
 	if end := (ended{}); errors.As(err, &end) {
-		return errors.Join(w.send(encodeNotice("closed", end.reason)), w.out.flush())
+		return w.sendNow(encodeNotice("closed", end.reason), "")
 	}
 	return err
 }
@@ -125,7 +131,7 @@ func (w *watcher) reset(reason string) error {
 	w.target.resets++
 	w.target.mu.Unlock()
 	w.hub.cfg.Metrics.StreamResets.WithLabelValues(w.target.name, reason).Inc()
-	return w.send(encodeNotice("reset", reason))
+	return w.sendNow(encodeNotice("reset", reason), "")
 }
 
 // live sends what follows. A client that does not follow has everything when it returns nil.
@@ -155,10 +161,10 @@ func (w *watcher) live(ctx context.Context) error {
 		}
 		if len(frames) > 0 {
 			due = true
-			if err := w.sendAll(frames); err != nil {
+			if err := w.sendAll(ctx, frames); err != nil {
 				return err
 			}
-			if len(frames) == batchFrames {
+			if len(frames) == batchFrames || sizeOf(frames) >= batchBytes {
 				continue
 			}
 		}
@@ -229,9 +235,15 @@ func (w *watcher) advance(version int64) {
 	w.sent.Store(w.at.version)
 }
 
-func (w *watcher) sendAll(frames []frame) error {
+// sendAll sends frames that all watchers share. They count as if they were this watcher's: when its client reads slowly, it may be
+// the last that holds them.
+func (w *watcher) sendAll(ctx context.Context, frames []frame) error {
+	if err := w.take(ctx, bufferBytes+sizeOf(frames)); err != nil {
+		return err
+	}
 	for _, f := range frames {
-		if err := w.send(f.data); err != nil {
+		w.count(len(f.data))
+		if err := addFrame(&w.out, nil, f.data, "", ""); err != nil {
 			return err
 		}
 	}
@@ -239,28 +251,35 @@ func (w *watcher) sendAll(frames []frame) error {
 	return nil
 }
 
-func (w *watcher) send(data []byte) error { return w.sendPlace(data, "") }
-
-// sendPlace sends a frame that has a bookmark.
-func (w *watcher) sendPlace(data []byte, bookmark string) error {
-	return w.sendEncoded(func(b []byte) []byte { return append(b, data...) }, bookmark)
+func (w *watcher) count(bytes int) {
+	w.frames.Inc()
+	w.bytes.Add(float64(bytes))
 }
 
-// sendEncoded is sendPlace for what is encoded where it is written from.
-func (w *watcher) sendEncoded(encode func([]byte) []byte, bookmark string) error {
-	w.frames.Inc()
-	return w.out.frame(func(b []byte) []byte {
+// send adds a frame to what is to be sent.
+func (w *watcher) send(data []byte) error {
+	w.count(len(data))
+	return addFrame(&w.out, nil, data, "", "")
+}
+
+// sendChange sends a change from where it is.
+func (w *watcher) sendChange(c change) error {
+	return addFrame(&w.out, func(b []byte) []byte {
 		before := len(b)
-		b = encode(b)
-		w.bytes.Add(float64(len(b) - before))
+		b = c.appendHead(b)
+		w.count(len(b) - before + len(c.spec) + 1)
 		return b
-	}, bookmark)
+	}, c.spec, "}", "")
+}
+
+// sendNow sends a short frame, and whatever was to be sent before it. bookmark is that of the frame, "" for none.
+func (w *watcher) sendNow(data []byte, bookmark string) error {
+	w.count(len(data))
+	return w.out.now(data, bookmark)
 }
 
 // waiting sends a frame that says what keeps the stream from going on, at once.
-func (w *watcher) waiting(reason string) error {
-	return errors.Join(w.send(encodeNotice("waiting", reason)), w.out.flush())
-}
+func (w *watcher) waiting(reason string) error { return w.sendNow(encodeNotice("waiting", reason), "") }
 
 // checkpoint sends the place of the watcher, and flushes.
 func (w *watcher) checkpoint() error {
@@ -268,11 +287,12 @@ func (w *watcher) checkpoint() error {
 	if !w.at.paging {
 		w.sentControls = w.controls
 	}
-	return errors.Join(w.sendPlace(c.data, c.text), w.out.flush())
+	return w.sendNow(c.data, c.text)
 }
 
-// wait returns when something has changed or the heartbeat is due, and an error when the response is to end.
+// wait returns when something has changed or the heartbeat is due, and an error when the response is to end. Everything was flushed.
 func (w *watcher) wait(ctx context.Context, changed <-chan struct{}) (beat bool, err error) {
+	w.giveBack()
 	select {
 	case <-changed:
 		return false, nil
