@@ -24,7 +24,7 @@ func removalLimits(g config.Guard) guard.Limits {
 	return limits
 }
 
-// MayRemove implements driver.Owner.
+// MayRemove implements driver.Caller.
 func (s *session) MayRemove(n int) bool {
 	s.removing.Lock()
 	defer s.removing.Unlock()

@@ -309,7 +309,7 @@ func (c *caller) object(l look) driver.Object {
 	return driver.Object{Ref: ref, Spec: l.row.Spec, Hash: l.row.Hash}
 }
 
-// MayRemove implements driver.Owner.
+// MayRemove implements driver.Caller.
 func (c *caller) MayRemove(n int) bool { return c.guard.Take(int64(n)) }
 
 // finish settles one call. What was cut short because this process stops or no longer owns the target counts for

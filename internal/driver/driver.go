@@ -21,11 +21,11 @@ type Ref struct {
 	// Approved: approve() released the removal that the previous call for this spec, or for this delete, returned Unapproved for.
 	Approved bool
 	// Owner makes the call, and answers what a driver asks; nil: nothing is asked.
-	Owner Owner
+	Owner Caller
 }
 
-// Owner is the process that makes the calls for a target. Its methods may be called during a call only.
-type Owner interface {
+// Caller is the process that makes the calls for a target. Its methods may be called during a call only.
+type Caller interface {
 	// MayRemove reports whether the target's guard lets so many removals pass, and counts them as deletes if it does. A driver whose
 	// Apply removes what the spec no longer names asks once for all of that, before it removes the first, unless Ref.Approved. If it
 	// may not, Apply removes none and returns Unapproved.

@@ -79,7 +79,7 @@ type caller struct {
 	target   string
 	memory   map[string][]byte
 	approved bool
-	owner    driver.Owner
+	owner    driver.Caller
 }
 
 func (b *bed) open(t testing.TB, target string, opts driver.Options) *caller {

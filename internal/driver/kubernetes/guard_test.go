@@ -13,7 +13,7 @@ import (
 
 // allowance is an owner whose guard lets so many removals pass.
 type allowance struct {
-	driver.Owner
+	driver.Caller
 
 	left  int
 	asked []int
