@@ -15,7 +15,7 @@ import (
 // broken is a place whose driver panics in all that is not a call.
 type broken struct{ *servertest.Place }
 
-func (broken) List(context.Context, string) iter.Seq2[driver.Listed, error] {
+func (broken) List(context.Context, []string) iter.Seq2[driver.Listed, error] {
 	return func(func(driver.Listed, error) bool) { panic("no list") }
 }
 func (broken) Trouble() error              { panic("no trouble") }

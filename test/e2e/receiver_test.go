@@ -58,7 +58,7 @@ func newReceiver(t *testing.T, delay time.Duration) *receiver {
 func (r *receiver) target(name string, change ...object) object {
 	target := object{
 		"name": name, "driver": "webhook", "guard": object{"max_fraction": 1},
-		"options": object{"url": r.server.URL, "headers_env": object{"X-Process": "PROCESS"}},
+		"options": object{"url": r.server.URL + "/" + name, "headers_env": object{"X-Process": "PROCESS"}},
 	}
 	for _, c := range change {
 		maps.Copy(target, c)
