@@ -30,6 +30,7 @@ const (
 	callerFile  = "internal/apply/caller.go"
 	tickerFile  = "internal/leader/ticker.go"
 	scanFile    = "internal/sync/scan.go"
+	listingFile = "internal/sync/listing.go"
 	syncRunFile = "internal/sync/run.go"
 	desiredRead = "internal/desired/read.go"
 	tickSQL     = "internal/store/tick.sql.go"
@@ -138,14 +139,14 @@ var mutants = []Mutant{
 	},
 	{
 		Name: "cut-listing-complete", Guards: "I5", Removed: "a listing that breaks off ends the sync",
-		Edits:   []Edit{{scanFile, "\t\t\treturn &ListError{Target: s.Target, Resource: r.Name, Text: err.Error()}\n", "\t\t\tbreak\n"}},
+		Edits:   []Edit{{listingFile, "\t\t\treturn &ListError{Target: s.Target, Text: err.Error()}\n", "\t\t\tbreak\n"}},
 		Package: rowTests, Run: "^TestFailedSyncDeletesNothing$",
 	},
 
 	// I6: no mass delete by accident.
 	{
 		Name: "guard-lets-each-pass", Guards: "I6", Removed: "the guard counts single deletes",
-		Edits:   []Edit{{guardFile, "if g.remainingLocked() < 1 {", "if false {"}},
+		Edits:   []Edit{{guardFile, "if g.remainingLocked() < n {", "if false {"}},
 		Package: guardTests, Run: "^(TestGuardLetsPassWhatItsLimitsSay|TestGuardHoldsInEveryWindow)$",
 	},
 	{
@@ -196,8 +197,8 @@ var mutants = []Mutant{
 	{
 		Name: "expressions-unguarded", Guards: "I8", Removed: "expressions that fail on a row do not fail the write",
 		Edits: []Edit{{
-			captureSQL, "    EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN\n        old_ := NULL; new_ := NULL;",
-			"    EXCEPTION WHEN SQLSTATE 'ZZ000' THEN\n        old_ := NULL; new_ := NULL;",
+			captureSQL, "    EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN\n        \"{old}\" := NULL; \"{new}\" := NULL;",
+			"    EXCEPTION WHEN SQLSTATE 'ZZ000' THEN\n        \"{old}\" := NULL; \"{new}\" := NULL;",
 		}},
 		Package: outboxTests, Run: "^TestCaptureOfRowThatCannotBeEvaluated$",
 	},
