@@ -92,9 +92,15 @@ COMMENT ON COLUMN reconciler.resources.rollout IS 'Arguments of begin_apply() fo
 COMMENT ON COLUMN reconciler.resources.protect IS 'Deletes of objects whose row it is true or NULL for wait for approve(). NULL: it protects none.';
 COMMENT ON COLUMN reconciler.resources.target_bound IS 'The target expression as PostgreSQL understood it when track() ran: every name qualified.';
 COMMENT ON COLUMN reconciler.resources.match_columns IS 'Columns of the relation that depends_on refers to.';
-COMMENT ON COLUMN reconciler.resources.known_columns IS 'Columns that the relation had when the capture code was generated.';
+COMMENT ON COLUMN reconciler.resources.known_columns IS 'Names of the columns of the relation, by number, when the definition was bound. NULL: a dropped column.';;
 COMMENT ON COLUMN reconciler.resources.version IS 'Grows with each changed definition.';
 COMMENT ON COLUMN reconciler.resources.removed_at IS 'Set by untrack(release => ''delete''): its objects are being deleted, then the row goes.';
+
+CREATE TABLE reconciler.sources (
+    resource_id  integer PRIMARY KEY REFERENCES reconciler.resources ON DELETE CASCADE,
+    fingerprints jsonb NOT NULL
+);
+COMMENT ON TABLE reconciler.sources IS 'Fingerprints of the tables, views, functions and types that the rows of each resource are made from. The leader compares them, and has a resource synced when DDL has changed one.';
 
 -- Every table has a primary key: under a publication for all tables, UPDATE and DELETE fail without one. Where no columns are unique it
 -- is random, so that no sequence is needed, which may stay behind when rows are moved. The outbox has none: its rows are only added,

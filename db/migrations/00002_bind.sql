@@ -14,6 +14,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(array_agg(attname::text ORDER BY attnum), '{}') FROM pg_attribute WHERE attrelid = relation AND attnum > 0 AND NOT attisdropped
 $$;
 
+-- column_names are the names of a relation's columns by number, NULL for dropped ones.
+CREATE FUNCTION reconciler.column_names(relation regclass) RETURNS text[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce(array_agg(CASE WHEN NOT attisdropped THEN attname::text END ORDER BY attnum), '{}')
+    FROM pg_attribute WHERE attrelid = relation AND attnum > 0
+$$;
+
 -- plpgsql_text quotes names that are words of PL/pgSQL and not of SQL (a column named "begin"): bound expressions do not. They
 -- qualify each column, so a word beside no dot is SQL's own, as in ORDER BY.
 CREATE FUNCTION reconciler.plpgsql_text(sql text) RETURNS text
@@ -172,6 +179,7 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.column_names IS 'Internal: names of a relation''s columns by number.';
 COMMENT ON FUNCTION reconciler.columns_of IS 'Internal: columns of a relation in their order.';
 COMMENT ON FUNCTION reconciler.plpgsql_text IS 'Internal: quotes names that PL/pgSQL would take for its own words.';
 COMMENT ON FUNCTION reconciler.columns_text IS 'Internal: names of columns, for hints.';
@@ -567,4 +575,4 @@ DROP FUNCTION reconciler.watched_columns, reconciler.check_link, reconciler.find
     reconciler.shortened, reconciler.shortened_code, reconciler.unfit, reconciler.link_value, reconciler.link_type, reconciler.key_expression, reconciler.plain_column, reconciler.key_value,
     reconciler.loose_collation, reconciler.text_hint, reconciler.target_text, reconciler.key_text, reconciler.type_name, reconciler.base_type,
     reconciler.check_bound, reconciler.bind_expression, reconciler.bound_text, reconciler.hidden_rows, reconciler.check_relation, reconciler.plpgsql_text,
-    reconciler.columns_of, reconciler.columns_text;
+    reconciler.column_names, reconciler.columns_of, reconciler.columns_text;

@@ -110,12 +110,43 @@ COMMENT ON FUNCTION reconciler.capture_template IS 'Version of the generated cap
 COMMENT ON FUNCTION reconciler.function_code IS 'Internal: code of a trigger function around a body.';
 
 -- +goose StatementBegin
+-- renamed_columns returns the columns that the desired view reads and that had another name when the definition was bound. The
+-- view follows them. The definition does not, and may now name other columns.
+CREATE FUNCTION reconciler.renamed_columns(r reconciler.resources) RETURNS TABLE (old_name text, new_name text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT r.known_columns[a.attnum], a.attname::text
+    FROM pg_rewrite w
+    JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
+        AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.relation AND d.refobjsubid > 0
+    JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+    WHERE w.ev_class = to_regclass(format('reconciler.%I', 'desired_' || r.name))
+      AND r.known_columns[a.attnum] IS DISTINCT FROM a.attname
+$$;
+
+-- wanted_version is what capture_version of a resource should be. Negative: the code is made for a definition that does not know
+-- the names of the columns.
+CREATE FUNCTION reconciler.wanted_version(r reconciler.resources) RETURNS integer
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN EXISTS (SELECT FROM reconciler.renamed_columns(r)) THEN -1 ELSE 1 END * reconciler.capture_template()
+$$;
+
+-- everywhere_expression gives {NULL, key}, which marks the object at every target, or {NULL, NULL}, which marks the whole
+-- resource, where a key column was renamed.
+CREATE FUNCTION reconciler.everywhere_expression(r reconciler.resources) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('ARRAY[NULL, %s]::text[]', CASE
+        WHEN EXISTS (SELECT FROM reconciler.renamed_columns(r) AS c WHERE c.old_name = ANY (r.key_columns)) THEN 'NULL'
+        ELSE reconciler.key_expression(r.alias, r.key_columns, r.key_types) END)
+$$;
+
 -- place_expression gives {target, key} of the object that a row asks for, NULL when it does not run. The row goes by the table's
 -- name, as in bound expressions.
 CREATE FUNCTION reconciler.place_expression(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT format('CASE WHEN (%s) IS TRUE THEN ARRAY[(%s)::text, %s] END', r.running_bound, r.target_bound,
-        reconciler.key_expression(r.alias, r.key_columns, r.key_types))
+    SELECT CASE
+        WHEN EXISTS (SELECT FROM reconciler.renamed_columns(r)) THEN reconciler.everywhere_expression(r)
+        ELSE format('CASE WHEN (%s) IS TRUE THEN ARRAY[(%s)::text, %s] END', r.running_bound, r.target_bound,
+            reconciler.key_expression(r.alias, r.key_columns, r.key_types)) END
 $$;
 
 -- assign_code assigns what an expression gives for a row of the trigger, OLD or NEW, to a variable. No function takes the row as
@@ -253,8 +284,7 @@ $fn$, r.id,
         reconciler.assign_code(r, '"{old}"', 'old', e.everywhere), reconciler.assign_code(r, '"{new}"', 'new', e.everywhere),
         reconciler.rights_code(r), reconciler.bounds_code(), reconciler.end_code(r)),
         CASE WHEN reconciler.needs_settings(r) THEN reconciler.pinned_settings() ELSE 'SET search_path = pg_catalog, pg_temp' END)
-    FROM (SELECT reconciler.place_expression(r) AS place,
-          format('ARRAY[NULL, %s]', reconciler.key_expression(r.alias, r.key_columns, r.key_types)) AS everywhere) AS e
+    FROM (SELECT reconciler.place_expression(r) AS place, reconciler.everywhere_expression(r) AS everywhere) AS e
 $$;
 
 -- truncate_function_code: a TRUNCATE concerns the whole resource.
@@ -362,6 +392,9 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.renamed_columns IS 'Internal: columns whose names a definition does not know.';
+COMMENT ON FUNCTION reconciler.wanted_version IS 'Internal: version of the capture code that a resource should have.';
+COMMENT ON FUNCTION reconciler.everywhere_expression IS 'Internal: SQL that marks an object at every target.';
 COMMENT ON FUNCTION reconciler.place_expression IS 'Internal: SQL for the object that a row asks for.';
 COMMENT ON FUNCTION reconciler.assign_code IS 'Internal: code that evaluates an expression over a row of a trigger.';
 COMMENT ON FUNCTION reconciler.needs_settings IS 'Internal: whether a capture function must pin settings.';
@@ -514,6 +547,74 @@ BEGIN
 END
 $$;
 
+-- source_fingerprints returns what the rows of a resource are made from, as far as PostgreSQL knows: its relation, base tables,
+-- views, functions and types, with a fingerprint of each that changes with DDL which may change what rows ask for. Keys are class
+-- and oid. Tables that a function reads by name are unknown to PostgreSQL.
+CREATE FUNCTION reconciler.source_fingerprints(resource_id integer) RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE own AS (
+        SELECT to_regclass(format('reconciler.%I', 'desired_' || r.name)) AS view
+        FROM reconciler.resources r WHERE r.id = source_fingerprints.resource_id
+    ), source AS (
+        SELECT 'pg_class'::regclass::oid AS class, o.view::oid AS id FROM own o WHERE o.view IS NOT NULL
+        UNION ALL
+        SELECT 'pg_class'::regclass, d.relation FROM reconciler.dependencies d WHERE d.resource_id = source_fingerprints.resource_id
+        UNION
+        SELECT d.refclassid, d.refobjid
+        FROM source s
+        LEFT JOIN pg_rewrite w ON s.class = 'pg_class'::regclass AND w.ev_class = s.id
+        JOIN pg_depend d ON (d.classid, d.objid) IN ((s.class, s.id), ('pg_rewrite'::regclass, w.oid))
+        WHERE d.refclassid IN ('pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass, 'pg_operator'::regclass)
+          AND d.deptype IN ('n', 'i', 'a')
+    ), prints AS (
+        -- xmin: ALTER TYPE ... USING may change every value and leave everything else as it is.
+        SELECT s.class, s.id, format('%s %s %s', a.attnum, a.attname, a.xmin) AS print
+        FROM source s JOIN pg_class c ON s.class = 'pg_class'::regclass AND c.oid = s.id AND c.relkind IN ('r', 'p', 'm', 'f')
+        JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL
+        SELECT s.class, s.id, format('partition %s', t.relid::oid)
+        FROM source s JOIN pg_class c ON s.class = 'pg_class'::regclass AND c.oid = s.id AND c.relkind = 'p'
+        CROSS JOIN LATERAL pg_partition_tree(c.oid) AS t
+        UNION ALL
+        SELECT s.class, s.id, format('view %s', w.xmin)
+        FROM source s JOIN pg_rewrite w ON s.class = 'pg_class'::regclass AND w.ev_class = s.id
+        UNION ALL
+        SELECT s.class, s.id, format('function %s', p.xmin)
+        FROM source s JOIN pg_proc p ON s.class = 'pg_proc'::regclass AND p.oid = s.id
+        UNION ALL
+        SELECT s.class, s.id, format('label %s %s', e.enumsortorder, e.enumlabel)
+        FROM source s JOIN pg_enum e ON s.class = 'pg_type'::regclass AND e.enumtypid = s.id
+        UNION ALL
+        SELECT s.class, s.id, format('attribute %s %s %s', a.attnum, a.attname, a.xmin)
+        FROM source s JOIN pg_type t ON s.class = 'pg_type'::regclass AND t.oid = s.id AND t.typtype = 'c'
+        JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+    )
+    SELECT coalesce(jsonb_object_agg(x.source, x.print), '{}')
+    FROM (
+        SELECT format('%s/%s', p.class::regclass, p.id) AS source, md5(string_agg(p.print, E'\n' ORDER BY p.print)) AS print
+        FROM prints p WHERE NOT EXISTS (SELECT FROM own o WHERE p.class = 'pg_class'::regclass AND p.id = o.view)
+        GROUP BY p.class, p.id) AS x
+$$;
+
+-- store_sources stores the fingerprints of a resource, and returns what has changed since they were stored. NULL: nothing. Its
+-- rights are the schema owner's: definers and the daemon need none on the table.
+CREATE FUNCTION reconciler.store_sources(resource_id integer) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found_ jsonb := reconciler.source_fingerprints(store_sources.resource_id);
+    before jsonb := (SELECT s.fingerprints FROM reconciler.sources s WHERE s.resource_id = store_sources.resource_id);
+BEGIN
+    IF before = found_ THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO reconciler.sources AS s (resource_id, fingerprints) VALUES (store_sources.resource_id, found_)
+    ON CONFLICT ON CONSTRAINT sources_pkey DO UPDATE SET fingerprints = excluded.fingerprints;
+    RETURN (
+        SELECT string_agg(coalesce(pg_describe_object(split_part(key, '/', 1)::regclass, split_part(key, '/', 2)::oid, 0), 'one that is gone'), ', ' ORDER BY key)
+        FROM jsonb_each(found_) AS n FULL JOIN jsonb_each(before) AS o USING (key) WHERE n.value IS DISTINCT FROM o.value);
+END
+$$;
+
 -- install_capture creates everything that is generated for a resource, anew, and drops what belongs to an earlier definition.
 -- It belongs to owner then, or to whom it belonged.
 CREATE FUNCTION reconciler.install_capture(resource_id integer, owner oid DEFAULT NULL) RETURNS void
@@ -529,6 +630,10 @@ BEGIN
     BEGIN
         PERFORM reconciler.create_desired_view(r);
         PERFORM reconciler.refresh_dependencies(r.id);
+        UPDATE reconciler.resources x
+        SET capture_version = reconciler.capture_template(), known_columns = reconciler.column_names(x.relation)
+        WHERE x.id = r.id RETURNING * INTO r;
+        PERFORM reconciler.store_sources(r.id);
         PERFORM reconciler.install_functions(r);
         IF r.relation_kind IN ('r', 'p') THEN
             PERFORM reconciler.create_triggers(r.id, r.relation, 'capture_' || r.id, CASE WHEN r.ignored = '{}' THEN ''
@@ -544,7 +649,6 @@ BEGIN
     PERFORM set_config('lock_timeout', timeout, true);
     PERFORM reconciler.close_capture(r.id);
     PERFORM reconciler.hand_over(r.id, role);
-    UPDATE reconciler.resources SET capture_version = reconciler.capture_template(), known_columns = reconciler.columns_of(r.relation) WHERE id = r.id;
 END
 $$;
 
@@ -656,6 +760,8 @@ COMMENT ON FUNCTION reconciler.placing_columns IS 'Internal: columns that say wh
 COMMENT ON FUNCTION reconciler.check_owner IS 'Internal: whom the capture code of a resource belongs to.';
 COMMENT ON FUNCTION reconciler.hand_over IS 'Internal: gives the capture code of a resource to a role.';
 COMMENT ON FUNCTION reconciler.install_functions IS 'Internal: creates the trigger functions of a resource.';
+COMMENT ON FUNCTION reconciler.source_fingerprints IS 'Internal: what a resource is made from, with fingerprints.';
+COMMENT ON FUNCTION reconciler.store_sources IS 'Internal: stores the fingerprints of what a resource is made from.';
 COMMENT ON FUNCTION reconciler.install_capture IS 'Internal: creates view, functions and triggers of a resource.';
 COMMENT ON FUNCTION reconciler.close_capture IS 'Internal: takes generated functions from PUBLIC.';
 COMMENT ON FUNCTION reconciler.capture_functions IS 'Internal: trigger functions of a resource.';
@@ -671,4 +777,4 @@ DROP FUNCTION reconciler.refresh_dependencies, reconciler.copy_view_grants, reco
     reconciler.check_owner, reconciler.hand_over,
     reconciler.lock_failed, reconciler.bound_lock_timeout, reconciler.create_desired_view, reconciler.desired_view_code, reconciler.create_triggers,
     reconciler.places, reconciler.changed_condition, reconciler.dependency_function_code, reconciler.truncate_function_code,
-    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.assign_code, reconciler.place_expression, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;
+    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.assign_code, reconciler.place_expression, reconciler.everywhere_expression, reconciler.wanted_version, reconciler.renamed_columns, reconciler.store_sources, reconciler.source_fingerprints, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;

@@ -320,7 +320,7 @@ CREATE FUNCTION reconciler.capture_problems(resource_id integer DEFAULT NULL)
 RETURNS TABLE (resource text, problem text, remedy text, healable boolean)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH defined AS (
-        SELECT x.*, c.oid IS NOT NULL AS there, c.relname, c.relnamespace, reconciler.columns_of(x.relation) AS columns, to_regclass(format('reconciler.%I', 'desired_' || x.name)) AS desired
+        SELECT x AS definition, x.*, array_remove(x.known_columns, NULL) AS known, c.oid IS NOT NULL AS there, c.relname, c.relnamespace, reconciler.columns_of(x.relation) AS columns, to_regclass(format('reconciler.%I', 'desired_' || x.name)) AS desired
         FROM reconciler.resources x LEFT JOIN pg_class c ON c.oid = x.relation
         WHERE x.removed_at IS NULL AND (x.id = capture_problems.resource_id OR capture_problems.resource_id IS NULL)
     ), r AS (SELECT * FROM defined WHERE there),
@@ -334,11 +334,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         UNION ALL
         SELECT r.name, format('ignored column %I of %s is gone or was renamed', k, r.relation) FROM r, unnest(r.ignored) AS k WHERE k <> ALL (r.columns)
         UNION ALL
-        -- View and functions follow a renamed column, the definition does not: the next upgrade could not generate them.
-        SELECT r.name, format('column %I of %s had another name when it was tracked', a.attname, r.relation)
-        FROM r JOIN pg_rewrite w ON w.ev_class = r.desired JOIN pg_depend p ON p.classid = 'pg_rewrite'::regclass AND p.objid = w.oid AND p.refclassid = 'pg_class'::regclass AND p.refobjid = r.relation
-        JOIN pg_attribute a ON a.attrelid = r.relation AND a.attnum = p.refobjsubid AND p.refobjsubid > 0
-        WHERE a.attname <> ALL (r.known_columns) AND r.key_columns <@ r.columns
+        -- The view follows a renamed column, the definition does not.
+        SELECT r.name, format('column %I of %s had another name when it was tracked: %I; until track() is called, each change is looked at in every target', c.new_name, r.relation, c.old_name)
+        FROM r CROSS JOIN LATERAL reconciler.renamed_columns(r.definition) AS c WHERE r.key_columns <@ r.columns
     ),
     found AS (
         SELECT d.name, format('%I, which it is made from, is gone', d.alias) AS problem, format('SELECT reconciler.untrack(%L);', d.name) AS remedy FROM defined d WHERE NOT there
@@ -369,14 +367,17 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         -- With ignored columns the trigger's condition names the others; without a spec the objects have all columns.
         SELECT r.name, format('%s has other columns than when it was tracked: %s', r.relation, (
             SELECT string_agg(x.change, ', ' ORDER BY x.change) FROM (
-                SELECT 'new ' || quote_ident(c) FROM unnest(r.columns) AS c WHERE c <> ALL (r.known_columns)
-                UNION ALL SELECT 'gone ' || quote_ident(c) FROM unnest(r.known_columns) AS c WHERE c <> ALL (r.columns)) AS x(change)))
-        FROM r WHERE (r.ignored <> '{}' OR r.spec IS NULL) AND r.name NOT IN (SELECT n.name FROM renamed n) AND NOT (r.columns <@ r.known_columns AND r.known_columns <@ r.columns)
+                SELECT 'new ' || quote_ident(c) FROM unnest(r.columns) AS c WHERE c <> ALL (r.known)
+                UNION ALL SELECT 'gone ' || quote_ident(c) FROM unnest(r.known) AS c WHERE c <> ALL (r.columns)) AS x(change)))
+        FROM r WHERE (r.ignored <> '{}' OR r.spec IS NULL) AND r.name NOT IN (SELECT n.name FROM renamed n) AND NOT (r.columns <@ r.known AND r.known <@ r.columns)
         UNION ALL
         SELECT b.name, format('%s is read otherwise than when it was tracked: the trigger on it watches other columns', b.relation)
         FROM base b WHERE b.there AND b.desired IS NOT NULL AND b.watched IS DISTINCT FROM reconciler.watched_columns(b.desired, b.relation, b.base)
         UNION ALL
-        SELECT r.name, format('its capture code is of version %s, not %s', r.capture_version, reconciler.capture_template()) FROM r WHERE r.capture_version NOT IN (0, reconciler.capture_template())
+        SELECT r.name, CASE WHEN r.capture_version = -v.wanted THEN 'columns that its triggers read were renamed'
+            ELSE format('its capture code is of version %s, not %s', r.capture_version, reconciler.capture_template()) END
+        FROM r CROSS JOIN LATERAL reconciler.wanted_version(r.definition) AS v(wanted)
+        WHERE r.capture_version NOT IN (0, v.wanted)
     )
     SELECT f.name, f.problem, f.remedy, false FROM found f
     UNION ALL
@@ -436,7 +437,13 @@ BEGIN
     FOR r IN SELECT * FROM reconciler.resources AS x WHERE x.removed_at IS NULL
              AND (x.name = regenerate.resource OR regenerate.resource IS NULL AND x.capture_version <> reconciler.capture_template()) ORDER BY id LOOP
         BEGIN
-            PERFORM reconciler.install_capture(r.id);
+            IF EXISTS (SELECT FROM reconciler.renamed_columns(r)) THEN
+                -- The view has followed the columns. The definition would make another of it.
+                PERFORM reconciler.check_owner(r.id), reconciler.install_functions(r);
+                UPDATE reconciler.resources x SET capture_version = reconciler.wanted_version(x) WHERE x.id = r.id;
+            ELSE
+                PERFORM reconciler.install_capture(r.id);
+            END IF;
             INSERT INTO reconciler.outbox (resource_id) VALUES (r.id);
             n := n + 1;
         EXCEPTION WHEN OTHERS THEN

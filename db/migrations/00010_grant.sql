@@ -22,7 +22,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     ), functions AS (
         SELECT p.oid::regprocedure::text AS object, p.proname, p.provolatile,
             -- Generated functions are called by their owner's triggers alone.
-            CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype OR p.proname ~ '^(key|place)_[0-9]+$' THEN 'nobody'
+            CASE WHEN p.proname IN ('grant', 'revoke', 'regrant') OR p.prorettype = 'trigger'::regtype THEN 'nobody'
                  WHEN p.proname IN ('resync', 'retry', 'pause', 'resume', 'approve', 'acknowledge', 'release',
                      'apply_pause', 'apply_stop', 'apply_start', 'apply_release', 'apply_cancel', 'apply_retry', 'begin_resync') THEN 'order'
                  WHEN p.proname = 'begin_apply' THEN 'begin'

@@ -153,6 +153,9 @@ SELECT reconciler.regenerate(sqlc.arg(resource)::text)::int AS regenerated;
 -- name: OutboxWhole :exec
 INSERT INTO reconciler.outbox (resource_id) VALUES (sqlc.arg(resource_id)::int);
 
+-- name: OutboxResource :exec
+INSERT INTO reconciler.outbox (resource_id) SELECT r.id FROM reconciler.resources r WHERE r.name = sqlc.arg(resource)::text AND r.removed_at IS NULL;
+
 -- name: NotifyQueue :one
 -- How many commits wait for the lock that NOTIFY takes, one for the whole cluster.
 SELECT count(*) FROM pg_catalog.pg_locks l WHERE l.locktype = 'object' AND l.database = 0 AND l.classid = 1262 AND l.objid = 0 AND NOT l.granted;
@@ -166,6 +169,15 @@ WITH uncaptured AS MATERIALIZED (
     SELECT u.id FROM uncaptured u UNION SELECT r.id FROM reconciler.resources r WHERE r.removed_at IS NULL AND r.id = ANY (sqlc.arg(before)::int[])
 )
 SELECT u.id FROM uncaptured u ORDER BY u.id;
+
+-- name: SourcesAltered :many
+-- Has the resources synced for which DDL has changed what their rows are made from; returns their names and what was altered.
+WITH compared AS MATERIALIZED (
+    SELECT r.id, r.name, reconciler.store_sources(r.id) AS altered FROM reconciler.resources r WHERE r.removed_at IS NULL
+), marked AS (
+    INSERT INTO reconciler.outbox (resource_id) SELECT c.id FROM compared c WHERE c.altered IS NOT NULL
+)
+SELECT c.name, c.altered::text AS altered FROM compared c WHERE c.altered IS NOT NULL ORDER BY c.name;
 
 -- name: LockTimeoutSet :exec
 -- For the transaction it runs in.

@@ -2,6 +2,7 @@ package leader
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,7 +44,34 @@ type problem struct {
 
 const problemsSQL = `SELECT resource, problem, remedy, healable FROM reconciler.capture_problems()`
 
+// turn mends capture, and then has resources synced whose rows are made from what DDL has changed: mending stores what they are
+// made from.
 func (m *mender) turn(ctx context.Context) (time.Duration, error) {
+	pause, err := m.mendAll(ctx)
+	return pause, errors.Join(err, m.syncAltered(ctx))
+}
+
+// syncAltered finds changes that no trigger sees: DDL on tables, views, functions and types.
+func (m *mender) syncAltered(ctx context.Context) error {
+	altered, err := store.New(m.steward.Pool).SourcesAltered(ctx)
+	if err != nil {
+		return fmt.Errorf("look for DDL that changes what rows ask for: %w", database.Explain(err))
+	}
+	for _, a := range altered {
+		m.steward.Logger.Info("definition_altered", "resource", a.Name, "altered", a.Altered)
+	}
+	m.wake(len(altered) > 0)
+	return nil
+}
+
+// wake has the leader look at outbox rows that the mender wrote.
+func (m *mender) wake(wrote bool) {
+	if wrote && m.steward.Wake != nil {
+		m.steward.Wake()
+	}
+}
+
+func (m *mender) mendAll(ctx context.Context) (time.Duration, error) {
 	rows, err := m.steward.Pool.Query(ctx, problemsSQL)
 	if err != nil {
 		return 0, fmt.Errorf("look for problems of capture: %w", err)
@@ -97,7 +125,16 @@ func (m *mender) mend(ctx context.Context, p problem) (try, error) {
 	}
 	t.pause = min(max(2*t.pause, mendAgainMin), mendAgainMost)
 	t.next = time.Now().Add(t.pause)
-	return t, nil
+	return t, m.syncBroken(ctx, p.Resource)
+}
+
+// syncBroken has a resource synced whose capture may miss changes.
+func (m *mender) syncBroken(ctx context.Context, resource string) error {
+	if err := store.New(m.steward.Pool).OutboxResource(ctx, resource); err != nil {
+		return fmt.Errorf("have resource %s synced: %w", resource, err)
+	}
+	m.wake(true)
+	return nil
 }
 
 func (m *mender) regenerate(ctx context.Context, resource string) error {

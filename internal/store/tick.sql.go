@@ -304,6 +304,15 @@ func (q *Queries) OutboxDelta(ctx context.Context, arg OutboxDeltaParams) ([]Out
 	return items, nil
 }
 
+const outboxResource = `-- name: OutboxResource :exec
+INSERT INTO reconciler.outbox (resource_id) SELECT r.id FROM reconciler.resources r WHERE r.name = $1::text AND r.removed_at IS NULL
+`
+
+func (q *Queries) OutboxResource(ctx context.Context, resource string) error {
+	_, err := q.db.Exec(ctx, outboxResource, resource)
+	return err
+}
+
 const outboxRetain = `-- name: OutboxRetain :one
 SELECT reconciler.retain($1::interval, $2::bigint, $3::interval)::text AS done
 `
@@ -402,6 +411,41 @@ func (q *Queries) SnapshotNow(ctx context.Context) (string, error) {
 	var snapshot string
 	err := row.Scan(&snapshot)
 	return snapshot, err
+}
+
+const sourcesAltered = `-- name: SourcesAltered :many
+WITH compared AS MATERIALIZED (
+    SELECT r.id, r.name, reconciler.store_sources(r.id) AS altered FROM reconciler.resources r WHERE r.removed_at IS NULL
+), marked AS (
+    INSERT INTO reconciler.outbox (resource_id) SELECT c.id FROM compared c WHERE c.altered IS NOT NULL
+)
+SELECT c.name, c.altered::text AS altered FROM compared c WHERE c.altered IS NOT NULL ORDER BY c.name
+`
+
+type SourcesAlteredRow struct {
+	Name    string
+	Altered string
+}
+
+// Has the resources synced for which DDL has changed what their rows are made from; returns their names and what was altered.
+func (q *Queries) SourcesAltered(ctx context.Context) ([]SourcesAlteredRow, error) {
+	rows, err := q.db.Query(ctx, sourcesAltered)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []SourcesAlteredRow
+	for rows.Next() {
+		var i SourcesAlteredRow
+		if err := rows.Scan(&i.Name, &i.Altered); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const stillInProgress = `-- name: StillInProgress :one
