@@ -154,5 +154,5 @@ var idle = []string{
 	stillInProgress, "-- ping", "DISCARD PLANS", "-- name: LeaseHeartbeat", "-- name: TickInsert",
 	"-- name: ResourceList", "-- name: TargetSteering", "-- name: AppliesToOpen", "-- name: AppliesUnderWay",
 	"-- name: Forget", "-- name: OutboxRetain", "-- name: OutboxUncaptured", "-- name: MisfitResources",
-	"SELECT resource, problem, remedy, healable FROM reconciler.capture_problems()",
+	"-- name: SourcesAltered", "SELECT resource, problem, remedy, healable FROM reconciler.capture_problems()",
 }
