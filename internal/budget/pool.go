@@ -47,7 +47,7 @@ func (p *Pool) TryTake(bytes int64) *Loan {
 	return &Loan{pool: p, bytes: bytes, taken: true}
 }
 
-// Set replaces what was asked for by what turned out to be needed, which may be more than the pool has left.
+// Set replaces what was asked for by what turned out to be needed.
 func (l *Loan) Set(bytes int64) {
 	l.pool.mu.Lock()
 	defer l.pool.mu.Unlock()

@@ -25,8 +25,8 @@ const (
 	watchersMost = 20_000
 	// grantWatchersMost bounds those of one token, so that a client that has gone mad leaves room for others.
 	grantWatchersMost = 15_000
-	// objectMost is what an object that is asked for takes at most.
-	objectMost = desired.SpecMost + bufferBytes
+	// objectMost is what an object takes at most while it is sent: its spec, its names and a buffer.
+	objectMost = desired.SpecMost + 4<<10 + bufferBytes
 	// answerTimeout is how long a request may wait for the database before it is answered with an error.
 	answerTimeout = 10 * time.Second
 	// protocol is the version of the protocol of docs/streams.md. It grows when a client or server of before would misunderstand the other.

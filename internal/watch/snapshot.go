@@ -145,7 +145,7 @@ func (w *watcher) page(s span, most int64) store.StreamPageParams {
 // to be read when it is needed.
 func (w *watcher) readAhead(ctx context.Context, s span) <-chan page {
 	ahead := make(chan page, 1)
-	loan := w.hub.pages.TryTake(pageMost + bufferBytes)
+	loan := w.hub.pages.TryTake(pageMost + objectMost)
 	if loan == nil {
 		close(ahead)
 		return ahead
@@ -305,8 +305,9 @@ func (w *watcher) changes(ctx context.Context, after int64) (b bounds, changes [
 	return b, changes, nil
 }
 
-// read reads from the database when it is this watcher's turn, and again while the database does not answer. What it reads stays on
-// loan until the watcher reads again, has nothing to send, or ends. query returns how many bytes it has read; it may read most,
+// read reads from the database when it is this watcher's turn, and again while the database does not answer. It borrows for the
+// largest page before it waits for its turn: a page that turned out larger than its loan would exceed the pool, and as many could be
+// under way as there are loans. What it reads stays on loan until the watcher reads again, has nothing to send, or ends. query returns how many bytes it has read; it may read most,
 // beside one object.
 func (w *watcher) read(ctx context.Context, query func(ctx context.Context, q *store.Queries, most int64) (bytes int64, err error)) error {
 	for {
@@ -314,7 +315,7 @@ func (w *watcher) read(ctx context.Context, query func(ctx context.Context, q *s
 			return err
 		}
 		most := w.hub.pageBytes()
-		if err := w.take(ctx, most+bufferBytes); err != nil {
+		if err := w.take(ctx, most+objectMost); err != nil {
 			return err
 		}
 		if err := w.turn(ctx); err != nil {
