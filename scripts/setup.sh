@@ -7,7 +7,8 @@
 #
 # It looks for PostgreSQL in this order: server binaries, a Docker image that is here, one that can be pulled, Debian
 # packages. As root on a machine with apt it prints the packages and installs them; they stay. Otherwise it prints
-# everything that is missing and the command that installs it, and fails.
+# everything that is missing and the command that installs it, and fails. An installed PostgreSQL is brought up to the
+# newest minor version that apt serves, because users get that one; where that fails, the installed one will do.
 #
 # On stdout it prints, for demo, the Docker image to use; nothing for server binaries.
 set -euo pipefail
@@ -15,6 +16,7 @@ cd "$(dirname "$0")/.."
 
 oldest=14
 pull_seconds=120
+update_seconds=60
 ours=reconciler-test/postgres # of scripts/build-images.sh
 no_cluster=/etc/postgresql-common/createcluster.d/reconciler-setup.conf
 
@@ -24,7 +26,7 @@ die() {
     exit 1
 }
 have() { command -v "$1" >/dev/null 2>&1; }
-can_install() { [[ $EUID -eq 0 ]] && have apt-get; }
+can_install() { [[ $(id -u) -eq 0 ]] && have apt-get; }
 docker_answers() { have docker && timeout 10 docker version >/dev/null 2>&1; }
 
 # Succeeds if there are binaries of the version, or of any from $oldest if it is empty. internal/pgserver
@@ -76,6 +78,42 @@ update_lists() {
     updated=yes
 }
 
+# Prints the installed packages of the version's server, or of every one if it is empty, that apt has in another version:
+# name, installed, candidate.
+outdated() {
+    local installed
+    have dpkg-query && have apt-cache || return 0
+    installed=$(dpkg-query -W -f '${Package}\n' 'postgresql-*' 2>/dev/null | grep -Ex "postgresql-(client-)?${1:-[0-9]+}") || return 0
+    # shellcheck disable=SC2086 # one name a line
+    LC_ALL=C apt-cache policy $installed | awk '
+        /^[^ ]/ { name = substr($1, 1, length($1) - 1) }
+        $1 == "Installed:" { installed = $2 }
+        $1 == "Candidate:" && installed != "(none)" && $2 != "(none)" && $2 != installed { print name, installed, $2 }'
+}
+
+# Installs the newest minor version of what is installed already. It never fails.
+bring_up_to_date() {
+    local name installed available newer=() log
+    if can_install; then
+        timeout "$update_seconds" apt-get -o APT::Update::Error-Mode=any update -qq >/dev/null 2>&1 ||
+            say 'apt-get update failed: a newer minor version of PostgreSQL would not be noticed'
+    fi
+    while read -r name installed available; do
+        say "$name $installed is installed, and apt has $available"
+        newer+=("$name")
+    done < <(outdated "$1")
+    ((${#newer[@]})) || return 0
+    if ! can_install; then
+        say "to test what users get: apt-get install --only-upgrade ${newer[*]}"
+        return
+    fi
+    say "upgrading Debian packages: ${newer[*]}"
+    log=$(mktemp)
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --only-upgrade "${newer[@]}" >"$log" 2>&1 ||
+        say "that failed, and the tests use what is installed: $(tail -n 1 "$log")"
+    rm -f "$log"
+}
+
 build_image= # the version that only an image of ours can provide
 
 # Finds a server, plans to install one, or notes that it is missing. Arguments: the version, empty for any, and the
@@ -83,7 +121,10 @@ build_image= # the version that only an image of ours can provide
 need_server() {
     local version=$1
     shift
-    binaries_exist "$version" && return
+    if binaries_exist "$version"; then
+        bring_up_to_date "$version"
+        return
+    fi
     if docker_answers; then
         present_image "$@" || pull "postgres:$1" && return
         say 'that image could not be pulled'

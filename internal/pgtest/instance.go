@@ -66,6 +66,15 @@ func (i *instance) admin(ctx context.Context, database string, statements ...str
 	return pgserver.Exec(ctx, i.url(superuser, database), statements...)
 }
 
+// version returns the version as the server shows it, such as 15.4 (Debian 15.4-1).
+func (i *instance) version(ctx context.Context) (string, error) {
+	conn, err := pgx.Connect(ctx, i.url(superuser, "postgres"))
+	if err != nil {
+		return "", err
+	}
+	return conn.PgConn().ParameterStatus("server_version"), conn.Close(ctx)
+}
+
 // start starts a server that has been made, and waits until it takes connections.
 func (i *instance) start(ctx context.Context) error {
 	if err := i.Engine().Start(ctx); err != nil {

@@ -14,6 +14,10 @@ import (
 // leakTimeout is for how long goroutines that were told to end may take on a busy machine.
 const leakTimeout = 30 * time.Second
 
+// TestedOn begins the line that Main prints for each shared server that the tests used. The version comes after it, as the server
+// shows it. scripts/testreport collects these lines.
+const TestedOn = "tested on PostgreSQL "
+
 // Main runs the tests of a package, gives up its shares of the servers and looks for goroutines that were left behind. What it
 // returns is for os.Exit:
 //
@@ -21,6 +25,8 @@ const leakTimeout = 30 * time.Second
 func Main(m *testing.M) int {
 	code := m.Run()
 	drops.pending.Wait()
+	quiet.printVersion()
+	holding.printVersion()
 	leave()
 	if code != 0 {
 		return code

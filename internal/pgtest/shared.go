@@ -64,6 +64,23 @@ func (s *sharedServer) join(t testing.TB) *instance {
 	return s.instance
 }
 
+// printVersion prints the version of the server if this process has joined it.
+func (s *sharedServer) printVersion() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.instance == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	version, err := s.instance.version(ctx)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "read the version of the test server: %v\n", err)
+		return
+	}
+	fmt.Println(TestedOn + version)
+}
+
 // leave gives up the share. The reaper stops the server when no process has taken a share for a while.
 func (s *sharedServer) leave() {
 	s.mu.Lock()

@@ -9,6 +9,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 const (
@@ -61,10 +63,11 @@ type report struct {
 	tests    map[testID]*result // tests, subtests and, with an empty name, packages
 	found    []string           // problems of single runs
 	failures map[string]int     // tests that failed in the current run of a package
+	servers  map[string]bool    // versions of PostgreSQL that tests used
 }
 
 func read(from io.Reader) (*report, error) {
-	r := &report{tests: map[testID]*result{}, failures: map[string]int{}}
+	r := &report{tests: map[testID]*result{}, failures: map[string]int{}, servers: map[string]bool{}}
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -106,6 +109,9 @@ func (r *report) write(t *result, text string) {
 	t.output.WriteString(text)
 	if root := t.id.root(); root != t.id {
 		r.tests[root].output.WriteString(text)
+	}
+	if version, found := strings.CutPrefix(text, pgtest.TestedOn); found {
+		r.servers[strings.TrimSpace(version)] = true
 	}
 	if strings.Contains(text, dataRace) {
 		r.found = append(r.found, fmt.Sprintf("%s has a data race", t.id))
@@ -166,11 +172,14 @@ func (r *report) problems() []string {
 	return problems
 }
 
-// print writes the slowest tests and packages, what was flaky, and what fails the run.
+// print writes the slowest tests and packages, the servers, what was flaky, and what fails the run.
 func (r *report) print(to io.Writer) {
 	tests := r.sorted(func(*result) bool { return true })
 	packages := slices.DeleteFunc(slices.Collect(maps.Values(r.tests)), func(t *result) bool { return t.id.test != "" })
 	_, _ = fmt.Fprintf(to, "\nSLOWEST TESTS %s\nSLOWEST PACKAGES %s\n", slow(tests), slow(packages))
+	for _, version := range slices.Sorted(maps.Keys(r.servers)) {
+		_, _ = fmt.Fprintln(to, "TESTED ON PostgreSQL", version)
+	}
 	if flaky := r.flaky(); len(flaky) > 0 {
 		_, _ = fmt.Fprintln(to, "\nFLAKY: failed, and passed when run again alone. Fix or delete a test that is here twice.")
 		for _, t := range flaky {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 )
 
 // line is an event of `go test -json`, from words: action, package, test, output.
@@ -88,6 +90,17 @@ func TestFlakyTestsAreListedAndTheirFirstOutputIsKept(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "too late\n", string(kept))
 	require.Equal(t, 3, run([]string{"-events", events, "-flaky", dir, "-status", "3"}, &stdout, &stderr))
+}
+
+// The gate tests one minor version of each major one, and a log that does not name it hides what was tested.
+func TestF188_ReportNamesTheServersThatTestsUsed(t *testing.T) {
+	t.Parallel()
+	old, newer := pgtest.TestedOn+"15.18 (Debian 15.18-0+deb12u1)", pgtest.TestedOn+"15.20"
+	r, err := read(strings.NewReader(line("output", "p", "", newer) + line("output", "q", "", old) + line("output", "r", "", newer)))
+	require.NoError(t, err)
+	var printed bytes.Buffer
+	r.print(&printed)
+	require.Contains(t, printed.String(), "\nTESTED ON PostgreSQL 15.18 (Debian 15.18-0+deb12u1)\nTESTED ON PostgreSQL 15.20\nFLAKY none\n")
 }
 
 func TestExcerptBeginsAtTheReason(t *testing.T) {
