@@ -54,6 +54,9 @@ func (c *cluster) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
 	if err := c.verify(ctx); err != nil {
 		return c.scrubber.Outcome(c.outcome(ctx, err))
 	}
+	if err := w.leavesFormer(members); err != nil {
+		return c.finish(c.outcome(ctx, err), w.memory)
+	}
 	out := w.bringAll(members)
 	if out.Verdict == driver.VerdictDone {
 		out = w.prune(members)

@@ -212,7 +212,7 @@ func (d *differ) removal(k known) error {
 		return nil // its objects went with the kind
 	case err != nil:
 		return d.refused(k.at, d.failed(k.at, err))
-	case now == nil || !d.isMine(now, k):
+	case now == nil:
 		return nil
 	case now.DeletionTimestamp != nil:
 		d.note(k.at, "it is being deleted"+finalizers(now))

@@ -65,7 +65,7 @@ func (w *work) bring(m member) driver.Outcome {
 			if now, out = w.look(t, was); out.Verdict != driver.VerdictDone {
 				return out
 			}
-			if uid = uidOf(now); same && now != nil && w.seen(t.at, now) == was {
+			if uid = uidOf(now); same && now != nil && w.ownerOf(now, w.ref) == ownerSelf && w.seen(t.at, now) == was {
 				w.observed(t.at, now)
 				return driver.Done()
 			}
@@ -168,6 +168,10 @@ func (w *work) admit(t target, now *metav1.PartialObjectMetadata, was known) dri
 		resource, key, _ := rowOf(now)
 		return driver.Backoff(fmt.Errorf("%s: two rows name it: %s %q has it, and %s %q asks for it", t.at, resource, key, w.ref.Resource, w.ref.Key))
 	case who == ownerOther:
+		err := w.former(now, was)
+		if former, ok := errors.AsType[*formerError](err); err != nil && (!ok || former.was != "") {
+			return w.failed(t.at, err)
+		}
 		return driver.Backoff(fmt.Errorf("%s: it belongs to another ApplySet or target (%s): remove it there, or set options.adopt",
 			t.at, driver.Snippet([]byte(now.Labels[labelPartOf]), 100)))
 	}

@@ -32,6 +32,7 @@ const (
 func (c *cluster) outcome(ctx context.Context, err error) driver.Outcome {
 	var busy *busyError
 	var foreign *foreignError
+	var former *formerError
 	switch {
 	case err == nil:
 		return driver.Done()
@@ -41,6 +42,8 @@ func (c *cluster) outcome(ctx context.Context, err error) driver.Outcome {
 		return driver.SlowDown(busy.after, shown(busy))
 	case errors.As(err, &foreign):
 		return driver.Unreachable(foreign)
+	case errors.As(err, &former):
+		return driver.Backoff(err) // an option may change
 	}
 	if status := statusOf(err); status != nil {
 		return c.answered(status, err)

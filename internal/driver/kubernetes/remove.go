@@ -73,7 +73,7 @@ func (w *work) approval(members []known) driver.Outcome {
 		case errors.As(err, &unknown): // its objects went with the kind
 		case err != nil:
 			return w.failed(k.at, err)
-		case now != nil && w.isMine(now, k) && w.unapproved(k, now):
+		case now != nil && w.unapproved(k, now):
 			return unapproved(k)
 		}
 	}
@@ -139,7 +139,7 @@ func (w *work) remove(k known) driver.Outcome {
 		return driver.Done() // its objects went with the kind
 	case err != nil:
 		return w.failed(k.at, err)
-	case now == nil || !w.isMine(now, k):
+	case now == nil:
 		return driver.Done()
 	case w.unapproved(k, now):
 		return unapproved(k)
@@ -152,20 +152,18 @@ func (w *work) remove(k known) driver.Outcome {
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return w.failed(k.at, err)
 		}
-		now, err = api.Get(w.ctx, k.at.Name, metav1.GetOptions{})
+		_, now, err = w.find(k)
 		switch {
-		case apierrors.IsNotFound(err):
+		case errors.As(err, &unknown), err == nil && now == nil:
 			return driver.Done()
 		case err != nil:
 			return w.failed(k.at, err)
-		case !w.isMine(now, k):
-			return driver.Done()
 		}
 	}
 	return w.waits.on(w.object, fmt.Sprintf("%s: it is being deleted%s", k.at, finalizers(now)), 0)
 }
 
-// find returns the API of a member's kind, and the member as the cluster has it; nil: it has none.
+// find returns the API of a member's kind, and the member as the cluster has it; nil: it has none, or one that is not ours.
 func (w *work) find(k known) (metadata.ResourceInterface, *metav1.PartialObjectMetadata, error) {
 	for again := false; ; again = true {
 		mapping, err := w.mapper.find(w.ctx, k.at.GroupKind, "")
@@ -179,14 +177,13 @@ func (w *work) find(k known) (metadata.ResourceInterface, *metav1.PartialObjectM
 			w.mapper.expire() // the kind may be gone since it was looked up
 		case apierrors.IsNotFound(err) && !missingKind(err):
 			return api, nil, nil
+		case err != nil:
+			return api, nil, err //nolint:wrapcheck // by the caller
 		default:
-			return api, now, err //nolint:wrapcheck // by the caller
+			if mine, err := w.owned(now, k); err != nil || !mine {
+				return api, nil, err
+			}
+			return api, now, nil
 		}
 	}
-}
-
-// isMine reports whether an object is the member: it has our marks, or it is the one that we applied and nobody has put marks on it.
-func (w *work) isMine(now *metav1.PartialObjectMetadata, k known) bool {
-	who := w.ownerOf(now, w.ref)
-	return who == ownerSelf || who == ownerNone && string(now.UID) == k.uid
 }
