@@ -15,6 +15,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 const (
@@ -105,6 +106,11 @@ func agentTargetKnobs() []knob[Target] {
 
 // checkServer does not quote what may hold a password.
 func checkServer(s string) error {
+	if scheme, _, _ := strings.Cut(s, "://"); scheme == "http" || scheme == "https" {
+		if err := redact.CheckWeb(s); err != nil {
+			return err
+		}
+	}
 	u, err := url.Parse(s)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":

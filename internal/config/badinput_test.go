@@ -89,8 +89,8 @@ func TestBadInputIsReportedWithPlaceAndRemedy(t *testing.T) {
 		"NestedTooDeep":          {"x-a: " + strings.Repeat("[", 70) + strings.Repeat("]", 70), `reconciler.yaml:1:69: nested more than 64 levels deep`},
 		"URLOfAnotherDatabase":   {"database_url: mysql://u:hunter2@h/db", `reconciler.yaml:1:15: database_url: must begin with postgres:// or postgresql://, such as "postgres://user@host:5432/database"`},
 		"URLWithBadSetting":      {"database_url: postgres://u:hunter2@h/db?sslmode=maybe", `reconciler.yaml:1:15: database_url: postgres://u:REDACTED@h/db?sslmode=maybe: failed to configure TLS (sslmode is invalid)`},
-		"URLWithOddPassword":     {"direct_url: postgres://u:hun/ter2@h/db", `reconciler.yaml:1:13: direct_url: cannot be parsed; write special characters of the password percent-encoded (@ is %40, / is %2F), as in "postgres://user:p%40ss@host:5432/database"`},
-		"URLWithBadEscape":       {"database_url: postgres://u:%zz@h/db", `reconciler.yaml:1:15: database_url: cannot be parsed; write special characters of the password percent-encoded (@ is %40, / is %2F), as in "postgres://user:p%40ss@host:5432/database"`},
+		"URLWithOddPassword":     {"direct_url: postgres://u:hun/ter2@h/db", `reconciler.yaml:1:13: direct_url: holds an @, /, ? or # that is not percent-encoded, so that the password cannot be told from the host: write @ as %40, / as %2F, ? as %3F and # as %23, or keep the password in a file: postgres://user@host:5432/database?passfile=PATH`},
+		"URLWithBadEscape":       {"database_url: postgres://u:%zz@h/db", `reconciler.yaml:1:15: database_url: holds a % that no two hexadecimal digits follow: write % as %25`},
 		"URLEmpty":               {`database_url: ""`, `reconciler.yaml:1:15: database_url: is empty: write a URL such as "postgres://user@host:5432/database"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -107,6 +107,14 @@ func TestWrongDatabaseURLIsNotMissingToo(t *testing.T) {
 	opts, clean := setup(t, "database_url: 5")
 	_, _, err := LoadAndOpen(opts, driverEnv(noEnv))
 	require.Equal(t, []string{"reconciler.yaml:1:15: database_url: must be a string, not a number; put it in quotes"}, problemLines(t, err, clean))
+}
+
+func TestF136_ProxiesOfTheEnvironmentAreChecked(t *testing.T) {
+	t.Parallel()
+	opts, clean := setup(t, "database_url: postgres://h/db")
+	opts.Environ = []string{"https_proxy=http://app:p@ss/word#1@proxy:3128", "HTTP_PROXY=app:pass@proxy:3128", "ALL_PROXY=", "NO_PROXY=#"}
+	_, _, err := LoadAndOpen(opts, driverEnv(noEnv))
+	require.Equal(t, []string{"env https_proxy: holds an @, /, ? or # that is not percent-encoded, so that the password cannot be told from the host: write @ as %40, / as %2F, ? as %3F and # as %23"}, problemLines(t, err, clean))
 }
 
 // C68.

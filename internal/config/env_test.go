@@ -45,7 +45,9 @@ func TestBadVariablesAreReported(t *testing.T) {
 		"OptionsNoObject": {twoTargets, "RECONCILER_TARGETS_X_OPTIONS=[1]", `env RECONCILER_TARGETS_X_OPTIONS: targets[0].options: must be a JSON mapping such as {"dir": "/srv/targets"}`},
 		"TargetsNoYAML":   {"", "RECONCILER_TARGETS=[", `env RECONCILER_TARGETS:1:1: not valid YAML: sequence end token ']' not found`},
 		"TargetsNoList":   {"", "RECONCILER_TARGETS=a", `env RECONCILER_TARGETS: targets: must be a list with one mapping for each target (- name: ...), not a string`},
-		"URL":             {"", "RECONCILER_DATABASE_URL=postgres://u:hun/ter2@h", `env RECONCILER_DATABASE_URL: database_url: cannot be parsed; write special characters of the password percent-encoded (@ is %40, / is %2F), as in "postgres://user:p%40ss@host:5432/database"`},
+		"F136_ParsedURL":  {"", "RECONCILER_DATABASE_URL=postgres://app:p@ss/word#1@host/app", `env RECONCILER_DATABASE_URL: database_url: holds an @, /, ? or # that is not percent-encoded, so that the password cannot be told from the host: write @ as %40, / as %2F, ? as %3F and # as %23, or keep the password in a file: postgres://user@host:5432/database?passfile=PATH`},
+		"F136_Variable":   {"", "RECONCILER_DIRECT_URL=postgres://app:${PASSWORD}@host/app", "env RECONCILER_DIRECT_URL: direct_url: holds a variable that was not expanded, ${NAME} or $(NAME): write its value in its place, for reconciler expands no variables, or write $ as %24 if it belongs to the password"},
+		"URL":             {"", "RECONCILER_DATABASE_URL=postgres://u:hun/ter2@h", `env RECONCILER_DATABASE_URL: database_url: holds an @, /, ? or # that is not percent-encoded, so that the password cannot be told from the host: write @ as %40, / as %2F, ? as %3F and # as %23, or keep the password in a file: postgres://user@host:5432/database?passfile=PATH`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 // closeTimeout bounds the clean-up after a config of which one target is wrong.
@@ -22,6 +24,7 @@ func LoadAndOpen(opts LoadOptions, env driver.Env) (*Config, map[string]driver.D
 	} else {
 		l.cfg.checkDatabase(&l.problems)
 	}
+	l.checkProxies()
 	drivers := l.cfg.openTargets(opts.Registry, env, l.closed, &l.problems)
 	if opts.ReadStreams {
 		l.cfg.openStreams(env, &l.problems)
@@ -31,6 +34,19 @@ func LoadAndOpen(opts LoadOptions, env driver.Env) (*Config, map[string]driver.D
 		return nil, nil, err
 	}
 	return l.cfg, drivers, nil
+}
+
+// checkProxies checks the variables that HTTP clients take a proxy from.
+func (l *loader) checkProxies() {
+	for _, entry := range l.opts.Environ {
+		name, value, _ := strings.Cut(entry, "=")
+		if value == "" || !slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY"}, strings.ToUpper(name)) {
+			continue
+		}
+		if err := redact.CheckProxy(value); err != nil {
+			l.problems.add(Origin{Source: SourceEnv, Name: name}, "", "%v", err)
+		}
+	}
 }
 
 // ValidateDatabase says whether there is a database to connect to. The error is an *Error.

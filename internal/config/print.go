@@ -12,6 +12,7 @@ import (
 	"unicode"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 // Format is a form of Print.
@@ -100,7 +101,7 @@ func (c *Config) Values() []Value {
 func (c *Config) shownOption(path, name string, options driver.Options) string {
 	// Whoever puts an option into the environment may do so because it is a secret.
 	if c.origins[path].Source == SourceEnv {
-		return redacted
+		return redact.Redacted
 	}
 	switch value := redactOption(name, options[name]).(type) {
 	case string:
@@ -108,7 +109,7 @@ func (c *Config) shownOption(path, name string, options driver.Options) string {
 	default:
 		encoded, err := json.Marshal(value)
 		if err != nil {
-			return redacted
+			return redact.Redacted
 		}
 		return strings.TrimSpace(string(encoded))
 	}

@@ -3,6 +3,8 @@ package config
 import (
 	"regexp"
 	"strings"
+
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 var (
@@ -21,7 +23,7 @@ var (
 // looks like one, by its name or by itself, is hidden.
 func redactOption(name string, value any) any {
 	if secretWord.MatchString(name) && !namesSecret.MatchString(name) {
-		return redacted
+		return redact.Redacted
 	}
 	switch value := value.(type) {
 	case string:
@@ -36,7 +38,7 @@ func redactOption(name string, value any) any {
 		for k, v := range value {
 			shown[k] = redactOption(k, v)
 			if carrier.MatchString(name) {
-				shown[k] = redacted
+				shown[k] = redact.Redacted
 			}
 		}
 		return shown
@@ -53,7 +55,7 @@ func redactList(name string, list []any) []any {
 		shown[i] = redactOption(name, item)
 		text, isText := item.(string)
 		if afterFlag {
-			shown[i] = redacted
+			shown[i] = redact.Redacted
 		}
 		afterFlag = isText && strings.HasPrefix(text, "-") && secretWord.MatchString(text) && !strings.Contains(text, "=")
 		if afterFlag {
@@ -65,10 +67,10 @@ func redactList(name string, list []any) []any {
 
 func redactText(s string) string {
 	if secretWord.MatchString(s) && !connection.MatchString(s) {
-		return redacted
+		return redact.Redacted
 	}
 	if connection.MatchString(s) {
-		return RedactURL(s)
+		return redact.URL(s)
 	}
 	return s
 }

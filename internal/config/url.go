@@ -1,12 +1,13 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 // URL is a database URL, or a keyword/value connection string. However it is printed, logged or encoded, its
@@ -23,7 +24,7 @@ func (u URL) Reveal() string { return u.raw }
 func (u URL) IsZero() bool { return u.raw == "" }
 
 // String returns the URL without its secrets.
-func (u URL) String() string { return RedactURL(u.raw) }
+func (u URL) String() string { return redact.URL(u.raw) }
 
 // Format writes String for every verb: %x and %#v would show the field.
 func (u URL) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, u.String()) }
@@ -55,17 +56,16 @@ func checkDatabaseURL(raw string) error {
 	if strings.TrimSpace(raw) == "" {
 		return fmt.Errorf("is empty: write a URL such as %s", urlExample)
 	}
-	if scheme, _, ok := strings.Cut(raw, "://"); ok && !strings.Contains(scheme, "=") && !isDatabaseScheme(scheme) {
-		return fmt.Errorf("must begin with postgres:// or postgresql://, such as %s", urlExample)
+	if err := redact.CheckDatabase(raw); err != nil {
+		return err
 	}
 	if _, err := pgxpool.ParseConfig(raw); err == nil {
 		return nil
 	}
-	shown := RedactURL(raw)
-	if _, err := pgxpool.ParseConfig(shown); err != nil && !strings.HasSuffix(shown, redacted) {
+	shown := redact.URL(raw)
+	if _, err := pgxpool.ParseConfig(shown); err != nil && !strings.HasSuffix(shown, redact.Redacted) {
 		_, reason, _ := strings.Cut(err.Error(), "`: ")
 		return fmt.Errorf("%s: %s", shown, reason)
 	}
-	return errors.New("cannot be parsed; write special characters of the password percent-encoded (@ is %40, / is %2F), as in " +
-		`"postgres://user:p%40ss@host:5432/database"`)
+	return fmt.Errorf("cannot be parsed: expected a URL such as %s, or key=value pairs", urlExample)
 }

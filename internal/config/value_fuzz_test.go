@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 )
 
 // FuzzDuration: a duration that is accepted is within its bounds, and what is printed of it is accepted as the same.
@@ -69,6 +68,3 @@ func FuzzVariable(f *testing.F) {
 		}
 	})
 }
-
-// C69
-func FuzzRedactURL(f *testing.F) { f.Fuzz(rapid.MakeFuzz(passwordIsNotShown)) }

@@ -174,6 +174,7 @@ func TestTextHoldsNoSecrets(t *testing.T) {
 		{fmt.Errorf("read rows: %w", cast), "read rows: ERROR: invalid input syntax for type integer (SQLSTATE 22P02)"},
 		{key, `ERROR: violates foreign key constraint "k" on table "t" (SQLSTATE 23503)`},
 		{errors.New("dial postgres://ann:hunter2@db/x"), "dial postgres://REDACTED@db/x"},
+		{errors.New("dial http://ann:hun@ter2/x#1@db/x"), "dial http://REDACTED@db/x"}, // F136
 		{errors.New("parse host=db password='hunter 2' port=1"), "parse host=db password=REDACTED port=1"},
 		{errors.New(strings.Repeat("é", 300)), strings.Repeat("é", 248) + "..."},
 	} {

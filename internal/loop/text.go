@@ -13,7 +13,7 @@ import (
 const textMost = 500
 
 var (
-	userInfo = regexp.MustCompile(`://[^/\s]*@`)
+	userInfo = regexp.MustCompile(`://\S*@`)
 	password = regexp.MustCompile(`(?i)\b(password|passwd|pwd|secret|token)\s*=\s*('[^']*'|\S+)`)
 )
 

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/options"
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 const (
@@ -45,6 +47,10 @@ func readConnection(r *options.Reader) (*rest.Config, string) {
 	}
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		&clientcmd.ClientConfigLoadingRules{ExplicitPath: path}, &clientcmd.ConfigOverrides{CurrentContext: name})
+	if err := checkURLs(loader); err != nil {
+		r.Problemf("kubeconfig", "%s cannot be used: %s", path, err)
+		return nil, namespaceDefault
+	}
 	config, err := loader.ClientConfig()
 	if err != nil {
 		r.Problemf("kubeconfig", "%s cannot be used: %s", path, err)
@@ -55,6 +61,23 @@ func readConnection(r *options.Reader) (*rest.Config, string) {
 		namespace = namespaceDefault
 	}
 	return config, namespace
+}
+
+// checkURLs checks the URLs that may hold a password, before client-go quotes them in an error.
+func checkURLs(loader clientcmd.ClientConfig) error {
+	raw, err := loader.RawConfig()
+	if err != nil {
+		return nil //nolint:nilerr // ClientConfig returns it, too
+	}
+	for name, cluster := range raw.Clusters {
+		if err := redact.CheckProxy(cluster.Server); cluster.Server != "" && err != nil {
+			return fmt.Errorf("the server of cluster %q %w", name, err)
+		}
+		if err := redact.CheckProxy(cluster.ProxyURL); cluster.ProxyURL != "" && err != nil {
+			return fmt.Errorf("the proxy-url of cluster %q %w", name, err)
+		}
+	}
+	return nil
 }
 
 // prepared returns the configuration for the driver's clients: rate and retries are the owner's, not client-go's.

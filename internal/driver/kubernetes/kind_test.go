@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -52,6 +53,14 @@ func TestKubeconfigIsReadAtStart(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "config")
 	require.NoError(t, os.WriteFile(broken, []byte("{"), 0o600))
 	require.Contains(t, problemsOf(t, driver.Options{"kubeconfig": broken})["options.kubeconfig"], broken+" cannot be used: ")
+	for field, value := range map[string]string{"server": "https://app:hun@ter2/x#1@host", "proxy-url": "app:hun/ter2@proxy"} {
+		unclear := filepath.Join(t.TempDir(), "config")
+		require.NoError(t, os.WriteFile(unclear, fmt.Appendf(nil, "clusters: [{name: c, cluster: {%s: '%s'}}]\n"+
+			"contexts: [{name: x, context: {cluster: c}}]\ncurrent-context: x\n", field, value), 0o600))
+		text := problemsOf(t, driver.Options{"kubeconfig": unclear})["options.kubeconfig"]
+		require.Contains(t, text, "cannot be used: the "+field+` of cluster "c" holds an @, /, ? or # that is not percent-encoded`) // F136
+		require.NotContains(t, text, "ter2")
+	}
 	b := newBed(t)
 	require.Contains(t, problemsOf(t, driver.Options{"kubeconfig": b.kubeconfig, "context": "none"})["options.kubeconfig"], `context "none" does not exist`)
 }

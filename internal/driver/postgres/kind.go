@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/options"
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 const (
@@ -35,14 +37,13 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 	table := readTable(r)
 	d := &database{target: target, sql: table.statements(), create: r.Bool("create", false)}
 	connections := r.Int("max_connections", maxConnectionsDefault, 1, maxConnectionsMax)
-	config, err := pgxpool.ParseConfig(secret.Value)
+	config, err := parseURL(secret.Value)
 	if secret.Value != "" && err != nil {
-		// The parser's own text repeats parts of the URL.
 		option := "url_env"
 		if r.Has("url_file") {
 			option = "url_file"
 		}
-		r.Problemf(option, "must hold a connection URL such as postgres://user:password@host:5432/database")
+		r.Problemf(option, "%s", err)
 	}
 	if err := r.Err(); err != nil {
 		return nil, err
@@ -69,6 +70,18 @@ func open(target string, opts driver.Options, env driver.Env) (driver.Driver, er
 		return nil, driver.Problems{{Path: "options", Text: d.scrubber.Text(err.Error())}}
 	}
 	return d, nil
+}
+
+// parseURL does not return the parser's own text, which repeats parts of the URL.
+func parseURL(raw string) (*pgxpool.Config, error) {
+	if err := redact.CheckDatabase(raw); err != nil {
+		return nil, err
+	}
+	config, err := pgxpool.ParseConfig(raw)
+	if err != nil {
+		return nil, errors.New("must hold a connection URL such as postgres://user:password@host:5432/database")
+	}
+	return config, nil
 }
 
 func readTable(r *options.Reader) table {

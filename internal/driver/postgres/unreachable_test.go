@@ -120,7 +120,7 @@ func TestAServerThatRestartsIsUnreachableUntilItIsBack(t *testing.T) {
 func TestOpenReportsEveryProblem(t *testing.T) {
 	t.Parallel()
 
-	vars := map[string]string{"GOOD": "postgres://user@host/db", "BAD": "postgres://user:" + password + "@host:port/db"}
+	vars := map[string]string{"GOOD": "postgres://user@host/db", "BAD": "postgres://user:" + password + "@host:port/db", "UNCLEAR": "postgres://user:p@" + password + "/x#1@host/db"}
 	for name, c := range map[string]struct {
 		opts driver.Options
 		want driver.Problems
@@ -129,7 +129,12 @@ func TestOpenReportsEveryProblem(t *testing.T) {
 			Path: "options.url_env", Text: "is required: the name of the environment variable that holds it (or options.url_file)",
 		}}},
 		"NotAURL": {driver.Options{"url_env": "BAD"}, driver.Problems{{
-			Path: "options.url_env", Text: "must hold a connection URL such as postgres://user:password@host:5432/database",
+			Path: "options.url_env",
+			Text: "holds a host that cannot be read: expected a name or an address, and perhaps a port in digits, after the @ that ends the password",
+		}}},
+		"F136": {driver.Options{"url_env": "UNCLEAR"}, driver.Problems{{
+			Path: "options.url_env",
+			Text: "holds an @, /, ? or # that is not percent-encoded, so that the password cannot be told from the host: write @ as %40, / as %2F, ? as %3F and # as %23, or keep the password in a file: postgres://user@host:5432/database?passfile=PATH",
 		}}},
 		"Everything": {driver.Options{
 			"url_env": "NOT_SET", "table": "a.b.c", "columns": map[string]any{"spec": "", "keys": "k", "term": "revision"},

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 // address is where requests go: a URL in which {target}, {resource} and {key} stand for the object's names.
@@ -72,16 +73,22 @@ func parseHealthAddress(text string) (address, error) {
 }
 
 func parseURL(text string) (*url.URL, error) {
+	scheme, _, _ := strings.Cut(strings.ToLower(text), "://")
+	switch {
+	case scheme != "http" && scheme != "https":
+		return nil, errors.New("must begin with https:// or http://")
+	case strings.Contains(text, "#") && !strings.Contains(text, "@"):
+		return nil, errors.New("must not have a fragment (#...)")
+	}
+	if err := redact.CheckWeb(text); err != nil {
+		return nil, err
+	}
 	parsed, err := url.Parse(text)
 	switch {
 	case err != nil:
 		return nil, errors.New("cannot be read as a URL")
-	case parsed.Scheme != "http" && parsed.Scheme != "https":
-		return nil, errors.New("must begin with https:// or http://")
 	case parsed.Host == "":
 		return nil, errors.New("has no host")
-	case strings.Contains(text, "#"):
-		return nil, errors.New("must not have a fragment (#...)")
 	}
 	return parsed, nil
 }

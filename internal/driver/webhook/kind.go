@@ -13,6 +13,7 @@ import (
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/driver/options"
+	"github.com/pgreconciler/reconciler/internal/redact"
 )
 
 const (
@@ -89,7 +90,10 @@ func readURL(r *options.Reader, name string, getenv func(string) string, labels 
 	case text == "":
 		return true, address{} // a problem already
 	}
-	a, err := parse(text)
+	err := redact.CheckExpanded(text)
+	if err == nil {
+		a, err = parse(text)
+	}
 	if err != nil {
 		r.Problemf(option, "%s", err)
 		return true, address{}

@@ -1,4 +1,4 @@
-package config
+package redact
 
 import (
 	"regexp"
@@ -6,14 +6,17 @@ import (
 	"strings"
 )
 
-// redacted stands where a secret was.
-const redacted = "REDACTED"
+// Redacted stands where a secret was.
+const Redacted = "REDACTED"
+
+// host is a name in letters of any script, or an address, and perhaps a port.
+const host = `(?:[\pL\pN._%-]*|\[[0-9A-Fa-f:.%]*\])(?::[0-9]*)?`
 
 // shownURL is a URL of which every part can be told apart with certainty. Whatever is ambiguous, such as a
-// password with "/" or "@" that was not percent-encoded, does not match, and then nothing of it is shown.
-var shownURL = regexp.MustCompile(`^([a-z][a-z0-9+.-]*)://` + // scheme
+// password with "/" or "@" that was not percent-encoded, does not match. Then nothing of it is shown, and check rejects it.
+var shownURL = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]*)://` + // scheme
 	`(?:([^:@/?#\s]*)(:[^@/?#\s]*)?@)?` + // user and password
-	`((?:[A-Za-z0-9._%-]*|\[[0-9A-Fa-f:.%]*\])(?::[0-9]*)?(?:,(?:[A-Za-z0-9._%-]*|\[[0-9A-Fa-f:.%]*\])(?::[0-9]*)?)*)` + // hosts
+	`(` + host + `(?:,` + host + `)*)` +
 	`(/[^?#@\s]*)?(\?[^#@\s]*)?$`) // path and query
 
 // shownSettings are the settings of a database URL whose values are no secrets. One that is not listed may be
@@ -35,18 +38,24 @@ var secretSettings = strings.Fields("password sslpassword options scram_client_k
 // A private key can be given by name or, with sslinline, in full.
 const keySetting, inlineSetting = "sslkey", "sslinline"
 
-// RedactURL returns a URL or a keyword/value connection string in a form that may be logged. It is meant for
+// URL returns a URL or a keyword/value connection string in a form that may be logged. It is meant for
 // any text: what it does not fully understand it hides. Shown are scheme, user of a database, hosts, path and
 // harmless settings; hidden are passwords, users of anything but a database (they may be tokens) and all other
 // settings. "" stays "".
-func RedactURL(raw string) string {
+func URL(raw string) string {
 	if raw == "" {
 		return ""
 	}
-	if scheme, _, ok := strings.Cut(raw, "://"); ok && !strings.ContainsAny(scheme, "= '") {
+	if isURL(raw) {
 		return redactURL(raw)
 	}
 	return redactSettings(raw)
+}
+
+// isURL tells a URL from key=value pairs, of which a value may be a URL.
+func isURL(raw string) bool {
+	scheme, _, found := strings.Cut(raw, "://")
+	return found && !strings.ContainsAny(scheme, "= '")
 }
 
 func isDatabaseScheme(scheme string) bool { return scheme == "postgres" || scheme == "postgresql" }
@@ -56,19 +65,19 @@ func redactURL(raw string) string {
 	if m == nil {
 		for _, scheme := range []string{"postgres", "postgresql", "http", "https"} {
 			if strings.HasPrefix(raw, scheme+"://") {
-				return scheme + "://" + redacted
+				return scheme + "://" + Redacted
 			}
 		}
-		return redacted
+		return Redacted
 	}
 	scheme, user, password, hosts, path, query := m[1], m[2], m[3], m[4], m[5], m[6]
 	login := user
 	if password != "" {
-		login += ":" + redacted
+		login += ":" + Redacted
 	}
 	// Web services take tokens in place of the user, with or without a password beside it.
 	if login != "" && !isDatabaseScheme(scheme) {
-		login = redacted
+		login = Redacted
 	}
 	if login != "" {
 		login += "@"
@@ -94,42 +103,54 @@ func redactQuery(scheme, query string) string {
 		return query
 	}
 	if !isDatabaseScheme(scheme) {
-		return "?" + redacted
+		return "?" + Redacted
 	}
 	params := strings.Split(query[1:], "&")
 	for i, param := range params {
 		name, _, _ := strings.Cut(param, "=")
 		known, shown := settingShown(query, name)
 		if !known {
-			return "?" + redacted
+			return "?" + Redacted
 		}
 		if !shown {
-			params[i] = name + "=" + redacted
+			params[i] = name + "=" + Redacted
 		}
 	}
 	return "?" + strings.Join(params, "&")
 }
 
 // setting is one keyword and its value, as libpq reads a connection string.
-var setting = regexp.MustCompile(`^\s*([a-z_]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)`)
+var setting = regexp.MustCompile(`^\s*([A-Za-z0-9_.]+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)*)(?:\s+|$)`)
 
-func redactSettings(raw string) string {
-	var shown []string
+// splitSettings returns the names and values of key=value pairs, values with their quotes, or false.
+func splitSettings(raw string) (pairs [][2]string, ok bool) {
 	for rest := raw; strings.TrimSpace(rest) != ""; {
 		m := setting.FindStringSubmatch(rest)
 		if m == nil {
-			return redacted
+			return nil, false
 		}
-		name, value := m[1], m[2]
+		pairs = append(pairs, [2]string{m[1], m[2]})
+		rest = rest[len(m[0]):]
+	}
+	return pairs, true
+}
+
+func redactSettings(raw string) string {
+	pairs, ok := splitSettings(raw)
+	if !ok {
+		return Redacted
+	}
+	shown := make([]string, len(pairs))
+	for i, pair := range pairs {
+		name, value := pair[0], pair[1]
 		known, harmless := settingShown(raw, name)
 		if !known {
-			return redacted
+			return Redacted
 		}
 		if !harmless {
-			value = redacted
+			value = Redacted
 		}
-		shown = append(shown, name+"="+value)
-		rest = rest[len(m[0]):]
+		shown[i] = name + "=" + value
 	}
 	return strings.Join(shown, " ")
 }
