@@ -3,14 +3,21 @@ package apply
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"sync"
 	"sync/atomic"
+
+	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
 // memoryObjects is how many objects the owners of one process remember together; that takes some 8 MB.
 const memoryObjects = 1 << 18
 
-// Memory bounds what the owners of a process remember together of long batches.
-type Memory struct{ left atomic.Int64 }
+// Memory is what the owners of a process remember: together, of long batches, within a bound, and for the next owner of a target,
+// how many objects a read of its rows takes.
+type Memory struct {
+	left  atomic.Int64
+	reads sync.Map // by target
+}
 
 // NewMemory returns room for 262,144 objects.
 func NewMemory() *Memory {
@@ -18,6 +25,16 @@ func NewMemory() *Memory {
 	m.left.Store(memoryObjects)
 	return m
 }
+
+// readsOf returns how many objects the next read for a target takes.
+func (m *Memory) readsOf(target string) int {
+	if n, ok := m.reads.Load(target); ok {
+		return n.(int) //nolint:forcetypeassert // of setReads
+	}
+	return throttle.WindowMost
+}
+
+func (m *Memory) setReads(target string, n int) { m.reads.Store(target, n) }
 
 // take says whether there is room for another object, and takes it.
 func (m *Memory) take() bool {

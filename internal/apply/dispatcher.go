@@ -20,6 +20,8 @@ const (
 	batchBytes = 4 << 20
 	// brokenFor is how long objects wait whose resource cannot be read at all.
 	brokenFor = 10 * time.Second
+	// slowRead is how long a read may take for the next one to take more objects. PostgreSQL cancels it after 60 s.
+	slowRead = 10 * time.Second
 )
 
 // dispatcher reads the objects that the queue gives out and decides what is to be done about each.
@@ -35,7 +37,7 @@ type dispatcher struct {
 
 // dispatch takes objects from the queue, reads them in batches, and hands out the calls that they need.
 func (d *dispatcher) dispatch(ctx context.Context) error {
-	d.reads = throttle.WindowMost
+	d.reads = d.cfg.Memory.readsOf(d.cfg.Name)
 	for {
 		items, err := d.queue.Take(ctx, d.reads)
 		if err != nil {
@@ -80,11 +82,13 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 	latest, _ := d.cfg.Feed.Latest()
 	d.looking.Lock()
 	steering := d.orders.steering()
+	began := time.Now()
 	rows, err := d.readItems(ctx, resource, items, keys, steering)
+	took := time.Since(began)
 	if err != nil {
 		d.firsts.handedOut()
 		d.looking.Unlock()
-		return d.readFailed(ctx, resource, items, err)
+		return d.readFailed(ctx, resource, items, took, err)
 	}
 	defer d.looking.Unlock()
 	looks, unopened := d.looks(resource, items, rows, latest.Revision, steering)
@@ -113,7 +117,7 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 			return err
 		}
 	}
-	d.leave(left, len(items))
+	d.leave(left, len(items), took)
 	if err := d.putAside(ctx, unopened); err != nil {
 		return err
 	}
@@ -126,16 +130,28 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 func (d *dispatcher) takeDelete() bool { return d.guard.Take(1) }
 
 // leave puts back what a read of so many objects had no room for, in their order, and has the next reads take as many as there
-// was room for; then twice as many again with each.
-func (d *dispatcher) leave(left []*Item, of int) {
-	if len(left) == 0 {
-		d.reads = min(2*d.reads, throttle.WindowMost)
-		return
+// was room for; then twice as many again with each that is not slow.
+func (d *dispatcher) leave(left []*Item, of int, took time.Duration) {
+	switch {
+	case len(left) > 0:
+		d.setReads((of - len(left)) / 2)
+	case took < slowRead:
+		d.setReads(2 * d.reads)
 	}
-	d.reads = max(1, (of-len(left))/2)
-	for _, it := range slices.Backward(left) {
+	d.putBack(left)
+}
+
+// putBack puts objects back to the front of their lanes, in their order.
+func (d *dispatcher) putBack(items []*Item) {
+	for _, it := range slices.Backward(items) {
 		d.queue.PutBack(it)
 	}
+}
+
+// setReads sets how many objects the next read takes, also that of a later owner of the target in this process.
+func (d *dispatcher) setReads(n int) {
+	d.reads = min(max(1, n), throttle.WindowMost)
+	d.cfg.Memory.setReads(d.cfg.Name, d.reads)
 }
 
 // awaitReads returns when what is being read is handed out: what is read later is read as of later rows, and orders.
@@ -146,8 +162,18 @@ func (d *dispatcher) awaitReads() {
 
 // readFailed deals with a query that failed as a whole. When the database answers, a definition is being changed or is
 // broken: its objects wait in the ledger and hold up no others.
-func (d *dispatcher) readFailed(ctx context.Context, r *desired.Resource, items []*Item, err error) error {
+//
+// A read that was too slow for the line or the server is tried again with half of its objects.
+func (d *dispatcher) readFailed(ctx context.Context, r *desired.Resource, items []*Item, took time.Duration, err error) error {
 	if ctx.Err() != nil {
+		return nil
+	}
+	cancelled := database.IsCancelled(err)
+	if cancelled || took >= slowRead {
+		d.setReads(len(items) / 2)
+	}
+	if cancelled && len(items) > 1 {
+		d.putBack(items)
 		return nil
 	}
 	if database.IsUnavailable(err) || database.IsFenced(err) {

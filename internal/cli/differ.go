@@ -157,21 +157,16 @@ func (d *Differ) look(ctx context.Context) error {
 	for i, f := range d.waiting {
 		keys[i] = f.Key
 	}
-	rows, err := d.resource.Read(ctx, d.DB, d.Target, d.targetID, keys)
-	if err != nil {
-		return err
-	}
-	for i, f := range d.waiting {
-		kind, reason := judge(f.Kind, rows[i], d.draining)
+	err := d.resource.ReadEach(ctx, d.DB, d.Target, d.targetID, keys, func(i int, row desired.Row) error {
+		f := d.waiting[i]
+		kind, reason := judge(f.Kind, row, d.draining)
 		if kind == "" {
-			continue
+			return nil
 		}
-		if err := d.tell(Difference{Target: d.Target, Resource: d.resource.Name, Key: f.Key, Kind: kind, Reason: reason}); err != nil {
-			return err
-		}
-	}
+		return d.tell(Difference{Target: d.Target, Resource: d.resource.Name, Key: f.Key, Kind: kind, Reason: reason})
+	})
 	d.waiting = d.waiting[:0]
-	return nil
+	return err
 }
 
 // judge says how an object differs now; "" when it does not, when it is listed as unsettled, or when another finding

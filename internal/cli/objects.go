@@ -42,6 +42,9 @@ func Objects(ctx context.Context, db *pgx.Conn, target string) (iter.Seq2[driver
 	}, nil
 }
 
+// errEnough ends a read of which the caller wants no more.
+var errEnough = errors.New("enough")
+
 func specs(ctx context.Context, db *pgx.Conn, target string, resource *desired.Resource, yield func(driver.Object, error) bool) (more bool, err error) {
 	if resource.Removed {
 		return true, nil
@@ -51,22 +54,17 @@ func specs(ctx context.Context, db *pgx.Conn, target string, resource *desired.R
 		if err != nil {
 			return false, err
 		}
-		for keys := page.Differ; len(keys) > 0; {
-			rows, err := resource.Read(ctx, db, target, 0, keys)
-			if err != nil {
-				return false, err
+		err = resource.ReadEach(ctx, db, target, 0, page.Differ, func(_ int, row desired.Row) error {
+			if row.Spec != nil && !yield(driver.Object{Ref: driver.Ref{Target: target, Resource: resource.Name, Key: row.Key}, Spec: row.Spec, Hash: row.Hash}, nil) {
+				return errEnough
 			}
-			n := 0
-			for _, row := range rows {
-				if row.Left {
-					break // the read had enough bytes
-				}
-				n++
-				if row.Spec != nil && !yield(driver.Object{Ref: driver.Ref{Target: target, Resource: resource.Name, Key: row.Key}, Spec: row.Spec, Hash: row.Hash}, nil) {
-					return false, nil
-				}
-			}
-			keys = keys[max(n, 1):]
+			return nil
+		})
+		if errors.Is(err, errEnough) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
 		}
 		if page.Last == nil {
 			return true, nil

@@ -26,6 +26,9 @@ func IsFenced(err error) bool { return Code(err) == "RC001" }
 // IsReadOnly reports whether the server is a standby, or was demoted to one.
 func IsReadOnly(err error) bool { return Code(err) == "25006" }
 
+// IsCancelled reports whether a statement was cancelled: it took longer than statement_timeout, or somebody cancelled it.
+func IsCancelled(err error) bool { return Code(err) == "57014" }
+
 // IsHidden reports whether a query failed because row security would hide rows from it: see valueSettings.
 func IsHidden(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)

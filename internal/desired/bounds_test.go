@@ -1,12 +1,18 @@
 package desired_test
 
 import (
+	"context"
 	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/desired"
+	"github.com/pgreconciler/reconciler/internal/store"
+	"github.com/pgreconciler/reconciler/internal/sync"
 )
 
 // A spec that is too large is not sent, and its object says so; others are read beside it.
@@ -39,10 +45,111 @@ func TestF17_ReadReturnsAsManySpecsAsItMay(t *testing.T) {
 	require.NoError(t, err)
 	for i, row := range rows {
 		require.True(t, row.Wanted)
-		require.Equal(t, rows[0].Hash, row.Hash)
+		require.NoError(t, row.Err)
 		require.Equal(t, i >= 16, row.Left, i)
 		require.Equal(t, row.Left, row.Spec == nil, i)
 	}
+}
+
+// countingDB counts the bytes of the values that PostgreSQL sends.
+type countingDB struct {
+	store.DBTX
+
+	bytes int
+}
+
+func (db *countingDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, err := db.DBTX.Query(ctx, sql, args...)
+	return countingRows{rows, db}, err
+}
+
+type countingRows struct {
+	pgx.Rows
+
+	db *countingDB
+}
+
+func (r countingRows) Next() bool {
+	more := r.Rows.Next()
+	for _, value := range r.RawValues() {
+		r.db.bytes += len(value)
+	}
+	return more
+}
+
+// A read that is sent more than it may return takes as long as the line needs for all of it, each time anew. Rows that there is
+// no room for are not in a record of first calls: they are not called for.
+func TestF101_ReadIsSentNoMoreThanItMayReturn(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY, body text); INSERT INTO apps SELECT i, repeat('x', 1048574) FROM generate_series(1, 60) AS i;
+		SELECT reconciler.track('app', 'apps', '{id}', $$'eu'$$, spec => 'to_jsonb(body)')`)
+	w.Exec(t, `UPDATE reconciler.targets SET owner = $2, term = 1, lease_ttl = '1 h' WHERE id = $1`, targetEU, "11111111-1111-1111-1111-111111111111")
+	keys := make([]string, 60)
+	for i := range keys {
+		keys[i] = fmt.Sprint(i + 1)
+	}
+	r := w.resource(t, "app")
+	by := desired.Caller{Owner: "11111111-1111-1111-1111-111111111111", Term: 1, Recorded: func(int64) {}}
+	for name, read := range map[string]func(db store.DBTX) ([]desired.Row, error){
+		"Read": func(db store.DBTX) ([]desired.Row, error) { return r.Read(t.Context(), db, "eu", targetEU, keys) },
+		"ReadToCall": func(db store.DBTX) ([]desired.Row, error) {
+			return r.ReadToCall(t.Context(), db, "eu", targetEU, keys, by)
+		},
+	} {
+		db := &countingDB{DBTX: w.Pool}
+		rows, err := read(db)
+		require.NoError(t, err, name)
+		require.Less(t, db.bytes, desired.ReadMost+60*500, name)
+		for i, row := range rows {
+			require.Equal(t, i >= 16, row.Left, "%s %d", name, i)
+			require.Equal(t, row.Left || name == "Read", row.First == 0, "%s %d", name, i)
+		}
+	}
+	seen := map[int]bool{}
+	require.NoError(t, r.ReadEach(t.Context(), w.Pool, "eu", targetEU, keys, func(i int, row desired.Row) error {
+		require.False(t, seen[i])
+		seen[i] = true
+		require.Equal(t, keys[i], row.Key)
+		require.Len(t, row.Spec, desired.SpecMost)
+		return nil
+	}))
+	require.Len(t, seen, len(keys))
+}
+
+// slowDB cancels pages of more than some rows, as statement_timeout does.
+type slowDB struct {
+	store.DBTX
+
+	most, cancelled int
+}
+
+func (db *slowDB) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	for _, arg := range args {
+		if rows, ok := arg.(int); ok && rows > db.most && strings.Contains(sql, "page AS MATERIALIZED") {
+			db.cancelled++
+			return nil, &pgconn.PgError{Code: "57014"}
+		}
+	}
+	return db.DBTX.Query(ctx, sql, args...)
+}
+
+func TestF101_SyncTakesSmallerPagesOfAServerThatIsTooSlow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY); INSERT INTO apps SELECT generate_series(1, 1000);
+		SELECT reconciler.track('app', 'apps', '{id}', $$'eu'$$, spec => 'to_jsonb(id)')`)
+	db := &slowDB{DBTX: w.Pool, most: 300}
+	found := 0
+	scan := &sync.Scan{
+		DB: db, Target: "eu", TargetID: targetEU,
+		Found: func(context.Context, sync.Finding) error { found++; return nil },
+		Page:  func(context.Context, sync.Progress) error { return nil },
+	}
+	progress, unread, err := scan.Run(t.Context(), []*desired.Resource{w.resource(t, "app")})
+	require.NoError(t, err)
+	require.Empty(t, unread)
+	require.EqualValues(t, 1000, progress.Rows)
+	require.Equal(t, 1000, found)
+	require.Equal(t, 3, db.cancelled, "2,000, 1,000 and 500 rows; then 250 each time")
 }
 
 // Memories count, too.

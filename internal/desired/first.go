@@ -24,7 +24,7 @@ func (r *Resource) buildFirst(read, open string) string {
 	return fmt.Sprintf(`WITH looked AS MATERIALIZED (SELECT *, coalesce(spec IS NOT NULL AND present IS NOT TRUE AND NOT unopened AND %s AND octet_length(key) <= %d, false) AS to_call FROM (
 %s) AS i), recorded AS MATERIALIZED (
   SELECT reconciler.record_first_calls($2, $%d::uuid, $%d::bigint, %d, array_agg(key), $%d::boolean OR bool_or(state IS NOT NULL)) AS number FROM looked WHERE to_call HAVING count(*) > 0)
-SELECT n, key, found, spec, spec_bytes, match, protect, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, protected, generation, memory,
+SELECT n, key, remains, found, spec, spec_bytes, match, protect, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, protected, generation, memory,
   due_in, applied_at, operation_id, is_open, reapply, unopened, governed, CASE WHEN to_call THEN (SELECT number FROM recorded) ELSE 0 END FROM looked ORDER BY n`,
 		open, KeyBytesMost, read, n, n+1, r.ID, n+2)
 }

@@ -34,7 +34,8 @@ type Row struct {
 	// First is the number of the record by which the read says that the object may be called for: the ledger does not say that
 	// the target may have it. 0: there is none.
 	First int64
-	// Left: the read had as many bytes of specs and memories as it may have before it came to this one. The row is to be read again.
+	// Left: the read had as many bytes of specs and memories as it may have before it came to this one, and sent neither. The row is
+	// to be read again.
 	Left bool
 }
 
@@ -102,9 +103,14 @@ func (r *Resource) buildRead(governed, alone bool) string {
 		small := fmt.Sprintf("octet_length(d.match) <= %d", MatchMost)
 		fits, match = fits+" AND "+small, fmt.Sprintf("CASE WHEN %s THEN d.match END AS match", small)
 	}
-	fmt.Fprintf(&b, "SELECT i.n, i.key, d.found, CASE WHEN %s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %s, d.protect, ", fits, match)
+	// Rows are counted as they come: sorted before that, all specs would go to the server's disk.
+	room := fmt.Sprintf("sum(coalesce(CASE WHEN %s THEN octet_length(d.spec) END, 0) + coalesce(octet_length(l.memory), 0)) "+
+		"OVER (ROWS UNBOUNDED PRECEDING) <= %d", fits, ReadMost)
+	fmt.Fprintf(&b, "SELECT i.n, i.key, NOT %[1]s AS remains, d.found, CASE WHEN %[2]s AND %[1]s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %[3]s, d.protect, ",
+		room, fits, match)
 	b.WriteString("l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
-	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.protected, l.generation, l.memory,\n")
+	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.protected, l.generation,\n")
+	fmt.Fprintf(&b, "  CASE WHEN %s THEN l.memory END AS memory,\n", room)
 	gates := r.gatesAt()
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
 		fmt.Sprintf(unopenedSQL, r.ID, gates, gates+1) + " AS unopened, " + fmt.Sprintf(governedSQL, gates, gates+2) + " AS governed, 0::bigint AS first\n")
@@ -181,6 +187,32 @@ func (r *Resource) Read(ctx context.Context, db store.DBTX, target string, targe
 	return r.ReadKnowing(ctx, db, target, targetID, keys, Gates{})
 }
 
+// ReadEach reads objects with any number of bytes, one read after the other until none is left, and calls fn with each row and the
+// place of its key.
+func (r *Resource) ReadEach(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string, fn func(i int, row Row) error) error {
+	places := make([]int, len(keys))
+	for i := range places {
+		places[i] = i
+	}
+	for len(keys) > 0 {
+		rows, err := r.Read(ctx, db, target, targetID, keys)
+		if err != nil {
+			return err
+		}
+		var leftKeys []string
+		var leftPlaces []int
+		for i, row := range rows {
+			if row.Left {
+				leftKeys, leftPlaces = append(leftKeys, keys[i]), append(leftPlaces, places[i])
+			} else if err := fn(places[i], row); err != nil {
+				return err
+			}
+		}
+		keys, places = leftKeys, leftPlaces
+	}
+	return nil
+}
+
 // ReadKnowing is Read for somebody who has looked at the gates before.
 func (r *Resource) ReadKnowing(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string, gates Gates) ([]Row, error) {
 	return r.readKeys(ctx, read{db: db, target: target, targetID: targetID, gates: gates, sqls: r.reads}, keys)
@@ -236,7 +268,7 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 		return nil, false, fmt.Errorf("read rows of resource %s: %w", r.Name, err)
 	}
 	defer result.Close()
-	recorded, bytes := int64(0), 0
+	recorded := int64(0)
 	for result.Next() {
 		n, row, may, err := r.scanRow(result)
 		if err != nil {
@@ -247,15 +279,6 @@ func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []str
 			how.recorded(recorded)
 		}
 		governed = may
-		bytes += len(row.Spec)
-		if row.Ledger != nil {
-			if bytes += len(row.Ledger.Memory); bytes > ReadMost {
-				row.Ledger.Memory = nil
-			}
-		}
-		if bytes > ReadMost {
-			row.Spec, row.Left = nil, true
-		}
 		if r.Removed && row.Ledger != nil && !row.Ledger.Protected {
 			row.Ledger.Approved = true // by untrack()
 		}
@@ -305,7 +328,7 @@ func (r *Resource) readArgs(target string, targetID int32, keys []string) (args 
 // buildEntry reads what the ledger and applies say of a key alone: $1 target id, $2 resource id, $3 key, and of the gates since and
 // applies.
 func (r *Resource) buildEntry() string {
-	return fmt.Sprintf(`SELECT 1::bigint, i.key, NULL::boolean, NULL::text, NULL::int, NULL::text, NULL::boolean, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
+	return fmt.Sprintf(`SELECT 1::bigint, i.key, false, NULL::boolean, NULL::text, NULL::int, NULL::text, NULL::boolean, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
   l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.protected, l.generation, l.memory, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
   g.operation_id, g.is_open, g.reapply, %s, true, 0::bigint
 FROM (SELECT $3::text AS key) AS i

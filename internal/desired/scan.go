@@ -24,7 +24,7 @@ func (r *Resource) scanRow(result pgx.Rows) (n int64, row Row, governed bool, er
 		open, reapply             *bool
 		e                         Entry
 	)
-	err = result.Scan(&n, &row.Key, &found, &spec, &bytes, &match, &protect, &state, &wanted, &present, &desired, &e.AppliedRevision,
+	err = result.Scan(&n, &row.Key, &row.Left, &found, &spec, &bytes, &match, &protect, &state, &wanted, &present, &desired, &e.AppliedRevision,
 		&e.AppliedHash, &e.FailedHash, &attempts, &e.LastError, &e.HeldBy, &approved, &protected, &generation, &e.Memory, &e.DueIn, &e.AppliedAt, &operation, &open, &reapply, &row.Unopened, &governed, &row.First)
 	if err != nil {
 		return 0, row, false, err
@@ -34,6 +34,8 @@ func (r *Resource) scanRow(result pgx.Rows) (n int64, row Row, governed bool, er
 		switch {
 		case bytes == nil:
 			row.Err = errors.New("its spec is null")
+		case row.Left && *bytes <= SpecMost:
+			row.Wanted = true
 		case spec == nil && *bytes <= SpecMost:
 			row.Err = fmt.Errorf("the columns that depends_on refers to have more than %d bytes", MatchMost)
 		case spec == nil:

@@ -129,8 +129,12 @@ func (s *Scan) found(ctx context.Context, r *desired.Resource, key string, kind 
 // rows compares the running rows with the ledger.
 func (s *Scan) rows(ctx context.Context, r *desired.Resource) error {
 	var after []string
-	for {
-		page, err := r.Page(ctx, s.DB, s.Target, s.TargetID, after, pageRows, s.Force)
+	for most := pageRows; ; {
+		page, err := r.Page(ctx, s.DB, s.Target, s.TargetID, after, most, s.Force)
+		if database.IsCancelled(err) && most > 1 { // the server needs too long for so many rows
+			most /= 2
+			continue
+		}
 		if err != nil {
 			return &readError{err}
 		}
