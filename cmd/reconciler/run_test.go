@@ -49,7 +49,7 @@ func (t outputText) String() string { return t.o.String() }
 func TestRunAppliesAndDrains(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.db.Exec(t, "TRUNCATE reconciler.targets, reconciler.left_places, reconciler.streams, reconciler.stream_controls, reconciler.stream_watches, reconciler.published, reconciler.guard_passes, reconciler.operations, reconciler.tasks, reconciler.sync_runs, reconciler.drift_found, reconciler.health_asks, reconciler.object_health, reconciler.ledger, reconciler.ticks, reconciler.instances, reconciler.heartbeats, reconciler.cursors")
+	w.db.Exec(t, "TRUNCATE reconciler.targets, reconciler.configs, reconciler.left_places, reconciler.streams, reconciler.stream_controls, reconciler.stream_watches, reconciler.published, reconciler.guard_passes, reconciler.operations, reconciler.tasks, reconciler.sync_runs, reconciler.drift_found, reconciler.health_asks, reconciler.object_health, reconciler.ledger, reconciler.ticks, reconciler.instances, reconciler.heartbeats, reconciler.cursors")
 	w.db.Exec(t, "UPDATE reconciler.leases SET owner = NULL")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var stderr output

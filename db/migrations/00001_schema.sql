@@ -178,6 +178,15 @@ CREATE TABLE reconciler.instances (
 COMMENT ON TABLE reconciler.instances IS 'Running processes. Another process removes the row of one whose heartbeats have stopped for a minute.';
 COMMENT ON COLUMN reconciler.instances.options IS 'Fingerprints of driver and options of each of the targets, in their order.';
 
+CREATE TABLE reconciler.configs (
+    instance   uuid PRIMARY KEY, -- no foreign key: the row outlives the process
+    source     text NOT NULL,
+    targets    text[] NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE reconciler.configs IS 'The targets of each process, running or stopped. A stopped or killed process keeps its row until another one replaces it.';
+COMMENT ON COLUMN reconciler.configs.source IS 'Host and config file. A process that starts replaces those with the same source that share a target with it.';
+
 -- Each heartbeat appends a row and deletes the one before, so that while somebody's transaction holds dead rows back, the
 -- newest row is still the first of its index. No row that a change locks or joins is written by a heartbeat.
 -- (A column of instances was tried: a heartbeat then waits for a lock that somebody holds on the row, and leases end. Beside a
@@ -241,7 +250,7 @@ CREATE TABLE reconciler.targets (
 COMMENT ON TABLE reconciler.targets IS 'Places that objects are applied to; see the view reconciler.status.';
 COMMENT ON COLUMN reconciler.targets.place IS 'Where its objects are, as the options of its last owner name it, without secrets. Empty: its driver names none.';
 COMMENT ON COLUMN reconciler.targets.place_key IS 'Equal for equal places. Empty: the place is a secret, or there is none.';
-COMMENT ON COLUMN reconciler.targets.configured IS 'Some running process has this target in its config. A name that only rows mention stays false.';
+COMMENT ON COLUMN reconciler.targets.configured IS 'A process has this target in its config, running or stopped. False once a process that had it starts without it; a name that only rows mention stays false.';
 COMMENT ON COLUMN reconciler.targets.term IS 'Fencing term: grows with each takeover, from the time when the target began, in microseconds since 1970; a write under an older term is refused.';
 COMMENT ON COLUMN reconciler.targets.lease_ttl IS 'How long the owner''s lease lives after each of its heartbeats.';
 COMMENT ON COLUMN reconciler.targets.clean IS 'False from a takeover after a crash until the first complete sync: the last calls of the former owner may have changed what the ledger takes for unchanged.';

@@ -75,6 +75,9 @@ BEGIN
         SELECT x.ctid FROM reconciler.heartbeats x WHERE x.instance = beat.id AND x.beat >= beat.answered AND x.beat < beat.beat FOR UPDATE SKIP LOCKED));
     INSERT INTO reconciler.instances (id, name, version, targets, options) SELECT beat.id, beat.name, beat.version, beat.targets, beat.options
     WHERE NOT EXISTS (SELECT FROM reconciler.instances i WHERE i.id = beat.id) ON CONFLICT DO NOTHING;
+    IF FOUND THEN -- the database may be one that was restored from before this process started
+        INSERT INTO reconciler.configs (instance, source, targets) SELECT beat.id, beat.name, beat.targets WHERE beat.targets <> '{}' ON CONFLICT DO NOTHING;
+    END IF;
     UPDATE reconciler.instances i SET targets = beat.targets, options = beat.options WHERE i.id IN (
         SELECT x.id FROM reconciler.instances x WHERE x.id = beat.id AND x.targets <> beat.targets FOR NO KEY UPDATE SKIP LOCKED);
 END

@@ -247,6 +247,10 @@ COMMENT ON COLUMN reconciler.outbox_lag.seconds IS 'Age of the oldest revision t
 COMMENT ON COLUMN reconciler.outbox_lag.rows IS 'Outbox rows past the cursor that concern the target; counting ends at 100000 rows of the outbox.';
 COMMENT ON COLUMN reconciler.outbox_lag.below_floor IS 'Retention removed rows that the target had not read: it is synced in full.';
 
+CREATE VIEW reconciler.configured_targets AS
+SELECT unnest(c.targets) AS target FROM reconciler.configs c UNION SELECT unnest(i.targets) FROM reconciler.instances i;
+COMMENT ON VIEW reconciler.configured_targets IS 'Internal: what targets.configured is kept equal to. Stopped is not removed: a process that stops or dies takes nothing away.';
+
 CREATE VIEW reconciler.failing_loops AS
 SELECT i.name AS process, f.loop ->> 'loop' AS loop, nullif(f.loop ->> 'target', '') AS target,
     b.at - make_interval(secs => (f.loop ->> 'for')::float8) AS since,
@@ -338,6 +342,6 @@ COMMENT ON COLUMN reconciler.status.trouble IS 'What fails although every object
 COMMENT ON COLUMN reconciler.status.last_error IS 'What fails in its process, else why the target does not answer, else the most frequent error of its objects, else of its last sync.';
 
 -- +goose Down
-DROP VIEW reconciler.status, reconciler.failing_loops, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.target_cursors, reconciler.syncs, reconciler.drift,
+DROP VIEW reconciler.status, reconciler.failing_loops, reconciler.configured_targets, reconciler.outbox_lag, reconciler.pending, reconciler.past_cursors, reconciler.target_cursors, reconciler.syncs, reconciler.drift,
     reconciler.held, reconciler.failing, reconciler.agents, reconciler.objects;
 DROP FUNCTION reconciler.agent_holds, reconciler.observed_trouble, reconciler.reason, reconciler.gate_moves, reconciler.gate_text, reconciler.circuit_text, reconciler.guard_text, reconciler.deletes_text, reconciler.pause_text, reconciler.counted, reconciler.quote_call;

@@ -212,7 +212,7 @@ BEGIN
             (SELECT format('; of them %s protected: these wait for %s', count(*), reconciler.quote_call('approve', ARRAY[t.name]))
              FROM reconciler.ledger l WHERE l.target_id = t.id AND l.protected HAVING count(*) > 0));
     END IF;
-    IF t.configured THEN
+    IF t.configured AND EXISTS (SELECT FROM reconciler.instances i WHERE t.name = ANY (i.targets) AND reconciler.lease_lives(i.id, '15 seconds')) THEN
         RAISE EXCEPTION 'target % is in the config of a running process, which would apply its objects again', quote_literal(t.name)
             USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = 'Take it out of the config and restart first; or have its objects deleted there: ' || reconciler.quote_call('release', ARRAY[t.name, 'delete']);
@@ -222,7 +222,9 @@ BEGIN
     GET DIAGNOSTICS n = ROW_COUNT;
     DELETE FROM reconciler.targets x WHERE x.id = t.id;
     DELETE FROM reconciler.cursors c WHERE c.consumer = t.id;
-    RETURN format('target %s is forgotten, with %s that it keeps', t.name, reconciler.counted(n, 'object'));
+    UPDATE reconciler.configs c SET targets = array_remove(c.targets, t.name::text) WHERE t.name = ANY (c.targets);
+    RETURN format('target %s is forgotten, with %s that it keeps', t.name, reconciler.counted(n, 'object'))
+        || CASE WHEN t.configured THEN '; a process that starts with it in its config begins anew there' ELSE '' END;
 END
 $$;
 -- +goose StatementEnd

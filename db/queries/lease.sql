@@ -3,6 +3,17 @@ INSERT INTO reconciler.instances (id, name, version, targets, options)
 VALUES (sqlc.arg(id)::uuid, sqlc.arg(name)::text, sqlc.arg(version)::text, sqlc.arg(targets)::text[], sqlc.arg(options)::text[])
 ON CONFLICT (id) DO UPDATE SET name = excluded.name, version = excluded.version, targets = excluded.targets, options = excluded.options, started_at = clock_timestamp();
 
+-- name: ConfigRegister :exec
+-- This process replaces those with the same source that share a target with it (without one, it may be another host of the same name),
+-- and stopped ones that had no other targets than it has, so that rows do not pile up.
+WITH replaced AS (
+    DELETE FROM reconciler.configs c
+    WHERE c.instance <> sqlc.arg(id)::uuid AND (c.source = sqlc.arg(source)::text AND c.targets && sqlc.arg(targets)::text[]
+        OR c.targets <@ sqlc.arg(targets)::text[] AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE i.id = c.instance))
+)
+INSERT INTO reconciler.configs (instance, source, targets) VALUES (sqlc.arg(id)::uuid, sqlc.arg(source)::text, sqlc.arg(targets)::text[])
+ON CONFLICT (instance) DO UPDATE SET source = excluded.source, targets = excluded.targets, started_at = excluded.started_at;
+
 -- name: InstanceRemove :exec
 -- Others plan without this process from here on.
 WITH removed AS (DELETE FROM reconciler.instances WHERE id = sqlc.arg(id)::uuid RETURNING id),
@@ -61,18 +72,20 @@ WITH sent AS MATERIALIZED (
     SELECT reconciler.beat(sqlc.arg(instance)::uuid, sqlc.arg(instance_name)::text, sqlc.arg(version)::text, sqlc.arg(listed)::text[],
                            sqlc.arg(options)::text[], sqlc.arg(beat)::bigint, sqlc.arg(answered)::bigint, sqlc.narg(failing)::jsonb)::text AS done
 )
-SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
+SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS misconfigured,
        '0'::interval AS ttl, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS beat,
        clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets, '{}'::text[] AS options
 FROM sent
 UNION ALL
-SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}', ARRAY[coalesce(t.options_fingerprint, '')]
-FROM reconciler.targets t WHERE t.configured OR t.name = ANY (sqlc.arg(names)::text[])
+SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured <> (c.target IS NOT NULL), t.lease_ttl, 0, 'epoch', '{}',
+       ARRAY[coalesce(t.options_fingerprint, '')]
+FROM reconciler.targets t LEFT JOIN reconciler.configured_targets c ON c.target = t.name
+WHERE t.configured OR c.target IS NOT NULL OR t.name = ANY (sqlc.arg(names)::text[])
 UNION ALL
-SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, true, l.lease_ttl, 0, 'epoch', '{}', '{}'
+SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, false, l.lease_ttl, 0, 'epoch', '{}', '{}'
 FROM reconciler.leases l WHERE l.name = 'tick'
 UNION ALL
-SELECT 'instance', i.name, i.id::text, 0, true, '0', coalesce(b.beat, 0), coalesce(b.at, i.started_at), i.targets, i.options
+SELECT 'instance', i.name, i.id::text, 0, false, '0', coalesce(b.beat, 0), coalesce(b.at, i.started_at), i.targets, i.options
 FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b;
 
 -- name: TargetsAcquire :many
@@ -173,33 +186,23 @@ WHERE name IN (
     FOR NO KEY UPDATE SKIP LOCKED);
 
 -- name: TargetsConfigure :many
--- Sets configured for what a process lists.
-UPDATE reconciler.targets t SET configured = true
-WHERE t.id IN (
-    SELECT f.id FROM reconciler.targets f
-    WHERE NOT f.configured AND f.name IN (
-        SELECT unnest(i.targets) FROM reconciler.instances i)
-    FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING t.name;
-
--- name: TargetsUnconfigure :many
--- Retention stops caring for these targets; their ledger rows stay. Never while somebody owns the target: its owner
--- reads on from a cursor in memory, and the outbox rows behind it must not go.
-WITH asked AS (
-    SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(seen_owners)::text[]) AS seen_owner,
-           unnest(sqlc.arg(seen_terms)::bigint[]) AS seen_term, unnest(sqlc.arg(seen_beats)::bigint[]) AS seen_beat
-), unlisted AS (
-    UPDATE reconciler.targets t SET configured = false
+-- Sets configured as configured_targets says. Retention stops caring for a target that is no longer configured; its ledger rows
+-- stay. Never while somebody owns the target: its owner reads on from a cursor in memory, and the outbox rows behind it must not go.
+WITH seen AS (
+    SELECT unnest(sqlc.arg(names)::text[]) AS name, unnest(sqlc.arg(seen_owners)::text[]) AS owner,
+           unnest(sqlc.arg(seen_terms)::bigint[]) AS term, unnest(sqlc.arg(seen_beats)::bigint[]) AS beat
+), changed AS (
+    UPDATE reconciler.targets t SET configured = NOT t.configured
     WHERE t.id IN (
-        SELECT f.id FROM reconciler.targets f JOIN asked a ON a.name = f.name
-        WHERE f.configured AND (f.owner IS NULL OR reconciler.unrenewed(f.owner, f.term, a.seen_owner, a.seen_term, a.seen_beat))
-          AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE f.name = ANY (i.targets))
+        SELECT f.id FROM reconciler.targets f JOIN seen s ON s.name = f.name
+        WHERE f.configured <> (f.name IN (SELECT c.target FROM reconciler.configured_targets c))
+          AND (NOT f.configured OR f.owner IS NULL OR reconciler.unrenewed(f.owner, f.term, s.owner, s.term, s.beat))
         FOR NO KEY UPDATE OF f SKIP LOCKED)
-    RETURNING t.id, t.name
+    RETURNING t.id, t.name, t.configured
 ), forgotten AS (
-    DELETE FROM reconciler.cursors c USING unlisted u WHERE c.consumer = u.id
+    DELETE FROM reconciler.cursors c USING changed d WHERE c.consumer = d.id AND NOT d.configured
 )
-SELECT unlisted.name::text AS name FROM unlisted;
+SELECT changed.name::text AS name FROM changed WHERE NOT changed.configured ORDER BY changed.name;
 
 -- name: TargetsResyncAfterOldPrimary :one
 -- Targets that this process owned on a server with an earlier timeline, last so long ago each.

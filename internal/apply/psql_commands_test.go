@@ -174,6 +174,16 @@ func TestPsqlRelease(t *testing.T) {
 		require.Equal(t, "no target is named 'eu'\nTargets: us", refusal(t, db.Pool, "SELECT reconciler.release('eu')"))
 	})
 
+	t.Run("ForgetsATargetWhoseProcessIsAway", func(t *testing.T) {
+		t.Parallel()
+		db := setup(t)
+		db.Exec(t, "INSERT INTO reconciler.configs (instance, source, targets) SELECT id, name, targets FROM reconciler.instances")
+		db.Exec(t, "UPDATE reconciler.heartbeats SET at = at - interval '16 s'")
+		require.Equal(t, []string{"target eu is forgotten, with 2 objects that it keeps; a process that starts with it in its config begins anew there"},
+			db.hears(t, "SELECT reconciler.release('eu')"))
+		require.Equal(t, "{us}", db.line(t, "SELECT targets FROM reconciler.configs"))
+	})
+
 	t.Run("EmptiesATargetFirst", func(t *testing.T) {
 		t.Parallel()
 		db := setup(t)

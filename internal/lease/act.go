@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,8 +36,6 @@ func (s *session) act(live context.Context, v view) {
 	s.forget(live, v)
 	if s.leader != nil && s.leader.holds() {
 		s.keepConfigured(live, v)
-	} else {
-		clear(s.unlisted)
 	}
 }
 
@@ -208,58 +207,39 @@ func (s *session) handOver(v view, plan map[string]string) {
 	}
 }
 
-// keepConfigured is the leader's part: targets.configured says which targets some process lists.
+// keepConfigured is the leader's part: targets.configured says which targets some process lists, running or stopped.
 func (s *session) keepConfigured(live context.Context, v view) {
-	now := s.cfg.Clock()
-	listed := v.listed(s.names)
-	missing := false
-	var unlisted []string
-	for name, t := range v.targets {
-		switch since, known := s.unlisted[name]; {
-		case listed[name] || !t.configured:
-			delete(s.unlisted, name)
-		case !known:
-			s.unlisted[name] = now
-			s.beatBy(now + s.cfg.Timing.Unlisted)
-		case now-since >= s.cfg.Timing.Unlisted:
-			unlisted = append(unlisted, name)
+	var p store.TargetsConfigureParams
+	for _, name := range slices.Sorted(maps.Keys(v.targets)) {
+		seen := v.targets[name]
+		if !seen.misconfigured {
+			continue
 		}
+		if !seen.expired() {
+			seen = seenLease{} // only if nobody owns it
+		}
+		p.Names = append(p.Names, name)
+		p.SeenOwners = append(p.SeenOwners, seen.owner)
+		p.SeenTerms = append(p.SeenTerms, seen.term)
+		p.SeenBeats = append(p.SeenBeats, seen.beat)
 	}
-	for name := range listed {
-		missing = missing || !v.targets[name].configured
-	}
-	ctx, cancel := s.attempt(live)
-	defer cancel()
-	var err error
-	if missing {
-		_, err = s.queries.TargetsConfigure(ctx)
-	}
-	if len(unlisted) > 0 {
-		err = errors.Join(err, s.unconfigure(ctx, v, unlisted))
-	}
+	err := s.configure(live, p)
 	if live.Err() == nil {
 		s.cfg.Loops.Loop(loop.Configure, "").Done(err)
 	}
 }
 
-func (s *session) unconfigure(ctx context.Context, v view, names []string) error {
-	slices.Sort(names)
-	p := store.TargetsUnconfigureParams{Names: names}
-	for _, name := range names {
-		seen := v.targets[name]
-		if !seen.expired() {
-			seen = seenLease{} // only if nobody owns it
-		}
-		p.SeenOwners = append(p.SeenOwners, seen.owner)
-		p.SeenTerms = append(p.SeenTerms, seen.term)
-		p.SeenBeats = append(p.SeenBeats, seen.beat)
+func (s *session) configure(live context.Context, p store.TargetsConfigureParams) error {
+	if len(p.Names) == 0 {
+		return nil
 	}
-	gone, err := s.queries.TargetsUnconfigure(ctx, p)
+	ctx, cancel := s.attempt(live)
+	defer cancel()
+	gone, err := s.queries.TargetsConfigure(ctx, p)
 	if err != nil {
-		return fmt.Errorf("note which targets no process lists: %w", err)
+		return fmt.Errorf("note which targets are in a config: %w", err)
 	}
 	for _, name := range gone {
-		delete(s.unlisted, name)
 		s.cfg.Logger.Info("target_unconfigured", "target", name, "effect", "no process lists it: its objects are kept, its changes no longer")
 		s.m.signals.left.emit(name)
 	}

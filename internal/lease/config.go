@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,6 +61,7 @@ type Config struct {
 	Instance string
 	Name     string // host:pid or the like, shown in psql
 	Version  string // of the binary, shown in psql
+	Source   string // where its config is: a process replaces those with the same source that share a target with it. Default: Name
 	Targets  []Target
 	Logger   *slog.Logger // default: none
 
@@ -94,7 +96,6 @@ type Timing struct {
 	MinTTL     time.Duration // MinTTL; not less than two heartbeats
 	Live       time.Duration // MinTTL: a process that was not seen for longer gets no share
 	Gone       time.Duration // 60 s: a process that was not seen for longer is removed
-	Unlisted   time.Duration // 10 s: a target that no process lists for longer is no longer configured; a restart takes less
 	BackoffMin time.Duration // 1 s: pause after a run's first failure, doubled by each further one that is not for want of the database
 	BackoffMax time.Duration // 30 s; a run that lasted as long starts the count anew
 	StopGrace  time.Duration // 5 s: Stop waits no longer for runs whose context has ended
@@ -112,7 +113,6 @@ func (t Timing) withDefaults() Timing {
 	// Not longer: whoever has just taken over from a dead process must not hand half of it back to it.
 	orDefault(&t.Live, t.MinTTL)
 	orDefault(&t.Gone, time.Minute)
-	orDefault(&t.Unlisted, 10*time.Second)
 	orDefault(&t.BackoffMin, pace.Of(time.Second))
 	orDefault(&t.BackoffMax, pace.Of(30*time.Second))
 	orDefault(&t.StopGrace, 5*time.Second)
@@ -138,6 +138,7 @@ func (c Config) withDefaults() Config {
 	start := clock()
 	c.Clock = func() time.Duration { return clock() - start + 1 } // above zero, which stands for never and for long ago
 	c.Timing = c.Timing.withDefaults()
+	c.Source = cmp.Or(c.Source, c.Name)
 	return c
 }
 

@@ -25,9 +25,9 @@ func TestConfig(t *testing.T) {
 		t.Parallel()
 		require.Equal(t, Timing{
 			Heartbeat: 4 * time.Second, Retry: 500 * time.Millisecond, MinTTL: 9500 * time.Millisecond, Live: 9500 * time.Millisecond,
-			Gone: time.Minute, Unlisted: 10 * time.Second, BackoffMin: pace.Of(time.Second), BackoffMax: pace.Of(30 * time.Second), StopGrace: 5 * time.Second,
+			Gone: time.Minute, BackoffMin: pace.Of(time.Second), BackoffMax: pace.Of(30 * time.Second), StopGrace: 5 * time.Second,
 		}, New(Config{}).cfg.Timing)
-		set := Timing{Heartbeat: 1, Retry: 2, MinTTL: 3, Live: 4, Gone: 5, Unlisted: 6, BackoffMin: 7, BackoffMax: 8, StopGrace: 9}
+		set := Timing{Heartbeat: 1, Retry: 2, MinTTL: 3, Live: 4, Gone: 5, BackoffMin: 6, BackoffMax: 7, StopGrace: 8}
 		require.Equal(t, set, New(Config{Timing: set}).cfg.Timing)
 	})
 

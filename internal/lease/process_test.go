@@ -120,19 +120,18 @@ func TestTargetRow(t *testing.T) {
 	})
 
 	// C39
-	t.Run("IsNoLongerConfiguredOnceNoProcessListsItAndNobodyOwnsIt", func(t *testing.T) {
+	t.Run("IsNoLongerConfiguredOnceItsProcessWasReplacedAndNobodyOwnsIt", func(t *testing.T) {
 		t.Parallel()
 		f := newFleet(t)
-		old := f.start(f.replica(quick, []string{"x", "y"}, func(c *Config) { c.RunLeader = nil }))
+		old := f.start(f.replica(quick, []string{"x", "y"}, func(c *Config) { c.RunLeader, c.Source = nil, "one" }))
 		receiveAll(t, old.runs, 2)
 		f.db.Exec(t, `SELECT reconciler.write_cursor(id, 7, '10:10:', 8, '11:11:', '10', 1) FROM reconciler.targets`)
-		a := f.start(f.replica(quick, []string{"y"}))
+		a := f.start(f.replica(quick, []string{"y"}, func(c *Config) { c.Source = "one" }))
 		receive(t, a.leads)
 		for range 3 {
 			receive(t, a.planned)
 		}
 		require.Empty(t, a.left, "a process lists it")
-		f.db.Exec(t, "UPDATE reconciler.instances SET targets = '{y}' WHERE name = 'host:1'")
 		require.NoError(t, old.Stop(t.Context()))
 		require.Equal(t, "x", receive(t, a.left))
 		require.Equal(t, `[["x", false, "file", null, null], ["y", true, "file", 7, 8]]`,

@@ -19,6 +19,9 @@ func (s *session) register(live context.Context) error {
 		if err := q.InstanceRegister(live, p); err != nil {
 			return err
 		}
+		if err := q.ConfigRegister(live, store.ConfigRegisterParams{ID: s.cfg.Instance, Source: s.cfg.Source, Targets: s.names}); err != nil {
+			return err
+		}
 		return s.describe(live, q)
 	})
 }

@@ -24,7 +24,7 @@ const patience = pgtest.Patience
 // quick are timings for tests in which leases expire.
 var quick = Timing{
 	Heartbeat: 200 * time.Millisecond, Retry: 50 * time.Millisecond, MinTTL: 1500 * time.Millisecond,
-	Live: 3 * time.Second, Gone: 20 * time.Second, Unlisted: 100 * time.Millisecond,
+	Live: 3 * time.Second, Gone: 20 * time.Second,
 	BackoffMin: 20 * time.Millisecond, BackoffMax: 300 * time.Millisecond, StopGrace: time.Second,
 }
 
@@ -39,7 +39,7 @@ var steadfast = func() Timing {
 // still are timings under which nothing happens by itself: only Control and expiries of others wake the loop.
 var still = Timing{
 	Heartbeat: time.Hour, Retry: 50 * time.Millisecond, MinTTL: 2 * time.Hour, Live: time.Hour, Gone: time.Hour,
-	Unlisted: time.Hour, BackoffMin: time.Hour, BackoffMax: time.Hour, StopGrace: time.Second,
+	BackoffMin: time.Hour, BackoffMax: time.Hour, StopGrace: time.Second,
 }
 
 // run is one call of RunTarget.

@@ -41,17 +41,16 @@ type session struct {
 	giveUp   time.Duration // clock after which a stopping session waits no longer
 	control  <-chan struct{}
 
-	beatAt      time.Duration // clock when the next heartbeat is due
-	hitAt       time.Duration // clock when the last one was answered; 0 for never
-	sentAt      time.Duration // clock when that one was sent: what it renewed lives from then on
-	lastBeat    int64         // its number
-	timeline    int64         // of the server that answered it; each failover begins one
-	seen        watch         // what it showed of others
-	failing     int           // heartbeats that failed since then
-	peers       int           // other processes seen by the last heartbeat
-	undescribed bool          // rows of targets do not say what the config says: they were locked
-	releaseAt   time.Duration // clock before which nothing is released: the last try found rows locked, or no server
-	unlisted    map[string]time.Duration
+	beatAt      time.Duration            // clock when the next heartbeat is due
+	hitAt       time.Duration            // clock when the last one was answered; 0 for never
+	sentAt      time.Duration            // clock when that one was sent: what it renewed lives from then on
+	lastBeat    int64                    // its number
+	timeline    int64                    // of the server that answered it; each failover begins one
+	seen        watch                    // what it showed of others
+	failing     int                      // heartbeats that failed since then
+	peers       int                      // other processes seen by the last heartbeat
+	undescribed bool                     // rows of targets do not say what the config says: they were locked
+	releaseAt   time.Duration            // clock before which nothing is released: the last try found rows locked, or no server
 	outvoted    map[string]string        // targets that others keep with other options: names of these processes
 	left        []error                  // what could not be released
 	moved       map[string]time.Duration // targets owned on an older timeline, with the clock when last; not yet reported to the new server
@@ -63,7 +62,7 @@ func newSession(ctx context.Context, m *Manager) (s *session, live context.Conte
 		m: m, cfg: m.cfg, queries: store.New(m.cfg.Pool), control: m.cfg.Control,
 		names: []string{}, options: []string{}, // a nil slice is NULL in SQL
 		stop: make(chan struct{}), done: make(chan struct{}), poked: make(chan struct{}, 1),
-		giveUp: never, beatAt: m.cfg.Clock(), releaseAt: m.cfg.Clock(), unlisted: map[string]time.Duration{}, moved: map[string]time.Duration{},
+		giveUp: never, beatAt: m.cfg.Clock(), releaseAt: m.cfg.Clock(), moved: map[string]time.Duration{},
 	}
 	live, s.cancel = context.WithCancelCause(ctx)
 	for _, t := range m.cfg.Targets {

@@ -59,9 +59,9 @@ func TestPlanDoesNotWaitForTheSilent(t *testing.T) {
 		return see([]store.LeaseHeartbeatRow{
 			{Kind: "server", At: time.Unix(0, 0).Add(now)},
 			{Kind: "instance", Instance: "b", Targets: all, At: time.Unix(0, 0).Add(now - server)},
-			{Kind: "target", Name: "x", Instance: "me", Ttl: timing.MinTTL, Configured: true},
-			{Kind: "target", Name: "y", Instance: "me", Ttl: timing.MinTTL, Configured: true},
-			{Kind: "target", Name: "z", Instance: owner, Ttl: timing.MinTTL, Configured: true},
+			{Kind: "target", Name: "x", Instance: "me", Ttl: timing.MinTTL},
+			{Kind: "target", Name: "y", Instance: "me", Ttl: timing.MinTTL},
+			{Kind: "target", Name: "z", Instance: owner, Ttl: timing.MinTTL},
 		}, "me", seen, timing).plan(all)
 	}
 	const late, overdue = 5 * time.Second, 6 * time.Second
@@ -88,9 +88,9 @@ func TestNewcomerIsNotWaitedFor(t *testing.T) {
 		}}
 		return see([]store.LeaseHeartbeatRow{
 			{Kind: "instance", Instance: "new", Targets: all},
-			{Kind: "target", Name: "x", Instance: "me", Ttl: timing.MinTTL, Configured: true},
-			{Kind: "target", Name: "y", Ttl: timing.MinTTL, Configured: true},
-			{Kind: "target", Name: "z", Instance: "dead", Ttl: timing.MinTTL, Configured: true},
+			{Kind: "target", Name: "x", Instance: "me", Ttl: timing.MinTTL},
+			{Kind: "target", Name: "y", Ttl: timing.MinTTL},
+			{Kind: "target", Name: "z", Instance: "dead", Ttl: timing.MinTTL},
 		}, "me", seen, timing).plan(all)
 	}
 	require.Equal(t, map[string]string{"x": "me", "y": "new", "z": "me"}, plan(timing.MinTTL-time.Second))

@@ -33,13 +33,13 @@ type seenInstance struct {
 }
 
 type seenLease struct {
-	owner      string // "" for nobody
-	term       int64
-	beat       int64 // the owner's last
-	configured bool
-	options    string        // fingerprint of those that it was owned with last; "": never
-	heard      time.Duration // clock at the owner's last heartbeat
-	remaining  time.Duration // when it was read, on this process's clock
+	owner         string // "" for nobody
+	term          int64
+	beat          int64         // the owner's last
+	misconfigured bool          // targets.configured does not say whether some process lists it
+	options       string        // fingerprint of those that it was owned with last; "": never
+	heard         time.Duration // clock at the owner's last heartbeat
+	remaining     time.Duration // when it was read, on this process's clock
 }
 
 // expired says that the owner has not renewed it in time. Whoever lives may take it.
@@ -62,7 +62,7 @@ func see(rows []store.LeaseHeartbeatRow, me string, seen *watch, timing Timing) 
 	for _, r := range rows {
 		last := seen.seen[r.Instance]
 		silent := v.at - last.at
-		lease := seenLease{owner: r.Instance, term: r.Term, beat: last.beat, configured: r.Configured, options: strings.Join(r.Options, ""), heard: last.at, remaining: r.Ttl - silent}
+		lease := seenLease{owner: r.Instance, term: r.Term, beat: last.beat, misconfigured: r.Misconfigured, options: strings.Join(r.Options, ""), heard: last.at, remaining: r.Ttl - silent}
 		if r.Instance == me {
 			lease.remaining = r.Ttl // this heartbeat has renewed it
 		}
@@ -141,21 +141,6 @@ func (v view) witnesses(members []member, at time.Duration) []member {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(members), func(m member) bool { return late[m.id] })
-}
-
-// listed are all targets that some process has in its config, dead ones until their rows are removed: a restart is
-// no reason to call a target unconfigured.
-func (v view) listed(mine []string) map[string]bool {
-	listed := map[string]bool{}
-	for _, name := range mine {
-		listed[name] = true
-	}
-	for _, i := range v.instances {
-		for _, name := range i.targets {
-			listed[name] = true
-		}
-	}
-	return listed
 }
 
 // nextExpiry is when the first lease ends that this process could take, should its owner not renew it.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -75,6 +76,7 @@ type Server struct {
 	opts     Options
 	instance string
 	name     string
+	source   string // host and config file
 	log      *slog.Logger
 	metrics  *metrics.Metrics
 
@@ -120,7 +122,7 @@ func New(opts Options) *Server {
 		host = "unknown"
 	}
 	s := &Server{
-		opts: opts, instance: uuid.NewString(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), log: opts.Logger,
+		opts: opts, instance: uuid.NewString(), name: fmt.Sprintf("%s:%d", host, os.Getpid()), source: source(host, opts.Config.File), log: opts.Logger,
 		metrics: metrics.New(opts.Registry), catalog: &desired.Catalog{}, synced: map[string]bool{}, owners: map[int32]*apply.Owner{},
 		memory: apply.NewMemory(), budget: budget.New(cmp.Or(opts.Config.MemoryLimit, config.MemoryLimitDefault)), fleet: database.NewFleet(opts.Logger), published: make(chan struct{}, 1),
 	}
@@ -131,6 +133,14 @@ func New(opts Options) *Server {
 	}
 	s.loops = loop.New(s.log, s.metrics, names...)
 	return s
+}
+
+// source names the host and the config file; without a file the working directory.
+func source(host, file string) string {
+	if path, err := filepath.Abs(file); err == nil {
+		file = path
+	}
+	return host + ":" + file
 }
 
 // Run starts everything, and returns nil when ctx has ended and all work in flight was finished and recorded. At most
@@ -314,7 +324,7 @@ func (s *Server) assemble() {
 		targets[i] = leaseTarget(t, s.opts.Drivers[t.Name])
 	}
 	s.leases = lease.New(lease.Config{
-		Pool: s.beats, Instance: s.instance, Name: s.name, Version: s.opts.Version, Targets: targets, Logger: s.log,
+		Pool: s.beats, Instance: s.instance, Name: s.name, Version: s.opts.Version, Source: s.source, Targets: targets, Logger: s.log,
 		RunTarget: s.runTarget, RunLeader: s.runLeader, Control: s.listener.Subscribe(outbox.ChannelControl),
 		Loops: s.loops, Silent: s.fleet.Suspect, Heard: s.fleet.Heard,
 	})

@@ -11,6 +11,29 @@ import (
 	"time"
 )
 
+const configRegister = `-- name: ConfigRegister :exec
+WITH replaced AS (
+    DELETE FROM reconciler.configs c
+    WHERE c.instance <> $1::uuid AND (c.source = $2::text AND c.targets && $3::text[]
+        OR c.targets <@ $3::text[] AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE i.id = c.instance))
+)
+INSERT INTO reconciler.configs (instance, source, targets) VALUES ($1::uuid, $2::text, $3::text[])
+ON CONFLICT (instance) DO UPDATE SET source = excluded.source, targets = excluded.targets, started_at = excluded.started_at
+`
+
+type ConfigRegisterParams struct {
+	ID      string
+	Source  string
+	Targets []string
+}
+
+// This process replaces those with the same source that share a target with it (without one, it may be another host of the same name),
+// and stopped ones that had no other targets than it has, so that rows do not pile up.
+func (q *Queries) ConfigRegister(ctx context.Context, arg ConfigRegisterParams) error {
+	_, err := q.db.Exec(ctx, configRegister, arg.ID, arg.Source, arg.Targets)
+	return err
+}
+
 const instanceRegister = `-- name: InstanceRegister :exec
 INSERT INTO reconciler.instances (id, name, version, targets, options)
 VALUES ($1::uuid, $2::text, $3::text, $4::text[], $5::text[])
@@ -183,18 +206,20 @@ WITH sent AS MATERIALIZED (
     SELECT reconciler.beat($1::uuid, $2::text, $3::text, $4::text[],
                            $5::text[], $6::bigint, $7::bigint, $8::jsonb)::text AS done
 )
-SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS configured,
+SELECT 'server'::text AS kind, sent.done::text AS name, ''::text AS instance, 0::bigint AS term, false::boolean AS misconfigured,
        '0'::interval AS ttl, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint AS beat,
        clock_timestamp()::timestamptz AS at, '{}'::text[] AS targets, '{}'::text[] AS options
 FROM sent
 UNION ALL
-SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured, t.lease_ttl, 0, 'epoch', '{}', ARRAY[coalesce(t.options_fingerprint, '')]
-FROM reconciler.targets t WHERE t.configured OR t.name = ANY ($9::text[])
+SELECT 'target', t.name, coalesce(t.owner::text, ''), t.term, t.configured <> (c.target IS NOT NULL), t.lease_ttl, 0, 'epoch', '{}',
+       ARRAY[coalesce(t.options_fingerprint, '')]
+FROM reconciler.targets t LEFT JOIN reconciler.configured_targets c ON c.target = t.name
+WHERE t.configured OR c.target IS NOT NULL OR t.name = ANY ($9::text[])
 UNION ALL
-SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, true, l.lease_ttl, 0, 'epoch', '{}', '{}'
+SELECT 'leader', l.name, coalesce(l.owner::text, ''), l.term, false, l.lease_ttl, 0, 'epoch', '{}', '{}'
 FROM reconciler.leases l WHERE l.name = 'tick'
 UNION ALL
-SELECT 'instance', i.name, i.id::text, 0, true, '0', coalesce(b.beat, 0), coalesce(b.at, i.started_at), i.targets, i.options
+SELECT 'instance', i.name, i.id::text, 0, false, '0', coalesce(b.beat, 0), coalesce(b.at, i.started_at), i.targets, i.options
 FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b
 `
 
@@ -211,16 +236,16 @@ type LeaseHeartbeatParams struct {
 }
 
 type LeaseHeartbeatRow struct {
-	Kind       string
-	Name       string
-	Instance   string
-	Term       int64
-	Configured bool
-	Ttl        time.Duration
-	Beat       int64
-	At         time.Time
-	Targets    []string
-	Options    []string
+	Kind          string
+	Name          string
+	Instance      string
+	Term          int64
+	Misconfigured bool
+	Ttl           time.Duration
+	Beat          int64
+	At            time.Time
+	Targets       []string
+	Options       []string
 }
 
 // The whole heartbeat in one statement: this process is seen, everything that it owns is renewed, and what the sharing out
@@ -251,7 +276,7 @@ func (q *Queries) LeaseHeartbeat(ctx context.Context, arg LeaseHeartbeatParams) 
 			&i.Name,
 			&i.Instance,
 			&i.Term,
-			&i.Configured,
+			&i.Misconfigured,
 			&i.Ttl,
 			&i.Beat,
 			&i.At,
@@ -391,18 +416,39 @@ func (q *Queries) TargetsAcquire(ctx context.Context, arg TargetsAcquireParams) 
 }
 
 const targetsConfigure = `-- name: TargetsConfigure :many
-UPDATE reconciler.targets t SET configured = true
-WHERE t.id IN (
-    SELECT f.id FROM reconciler.targets f
-    WHERE NOT f.configured AND f.name IN (
-        SELECT unnest(i.targets) FROM reconciler.instances i)
-    FOR NO KEY UPDATE SKIP LOCKED)
-RETURNING t.name
+WITH seen AS (
+    SELECT unnest($1::text[]) AS name, unnest($2::text[]) AS owner,
+           unnest($3::bigint[]) AS term, unnest($4::bigint[]) AS beat
+), changed AS (
+    UPDATE reconciler.targets t SET configured = NOT t.configured
+    WHERE t.id IN (
+        SELECT f.id FROM reconciler.targets f JOIN seen s ON s.name = f.name
+        WHERE f.configured <> (f.name IN (SELECT c.target FROM reconciler.configured_targets c))
+          AND (NOT f.configured OR f.owner IS NULL OR reconciler.unrenewed(f.owner, f.term, s.owner, s.term, s.beat))
+        FOR NO KEY UPDATE OF f SKIP LOCKED)
+    RETURNING t.id, t.name, t.configured
+), forgotten AS (
+    DELETE FROM reconciler.cursors c USING changed d WHERE c.consumer = d.id AND NOT d.configured
+)
+SELECT changed.name::text AS name FROM changed WHERE NOT changed.configured ORDER BY changed.name
 `
 
-// Sets configured for what a process lists.
-func (q *Queries) TargetsConfigure(ctx context.Context) ([]string, error) {
-	rows, err := q.db.Query(ctx, targetsConfigure)
+type TargetsConfigureParams struct {
+	Names      []string
+	SeenOwners []string
+	SeenTerms  []int64
+	SeenBeats  []int64
+}
+
+// Sets configured as configured_targets says. Retention stops caring for a target that is no longer configured; its ledger rows
+// stay. Never while somebody owns the target: its owner reads on from a cursor in memory, and the outbox rows behind it must not go.
+func (q *Queries) TargetsConfigure(ctx context.Context, arg TargetsConfigureParams) ([]string, error) {
+	rows, err := q.db.Query(ctx, targetsConfigure,
+		arg.Names,
+		arg.SeenOwners,
+		arg.SeenTerms,
+		arg.SeenBeats,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -589,56 +635,4 @@ func (q *Queries) TargetsResyncAfterOldPrimary(ctx context.Context, arg TargetsR
 	var targets []string
 	err := row.Scan(&targets)
 	return targets, err
-}
-
-const targetsUnconfigure = `-- name: TargetsUnconfigure :many
-WITH asked AS (
-    SELECT unnest($1::text[]) AS name, unnest($2::text[]) AS seen_owner,
-           unnest($3::bigint[]) AS seen_term, unnest($4::bigint[]) AS seen_beat
-), unlisted AS (
-    UPDATE reconciler.targets t SET configured = false
-    WHERE t.id IN (
-        SELECT f.id FROM reconciler.targets f JOIN asked a ON a.name = f.name
-        WHERE f.configured AND (f.owner IS NULL OR reconciler.unrenewed(f.owner, f.term, a.seen_owner, a.seen_term, a.seen_beat))
-          AND NOT EXISTS (SELECT FROM reconciler.instances i WHERE f.name = ANY (i.targets))
-        FOR NO KEY UPDATE OF f SKIP LOCKED)
-    RETURNING t.id, t.name
-), forgotten AS (
-    DELETE FROM reconciler.cursors c USING unlisted u WHERE c.consumer = u.id
-)
-SELECT unlisted.name::text AS name FROM unlisted
-`
-
-type TargetsUnconfigureParams struct {
-	Names      []string
-	SeenOwners []string
-	SeenTerms  []int64
-	SeenBeats  []int64
-}
-
-// Retention stops caring for these targets; their ledger rows stay. Never while somebody owns the target: its owner
-// reads on from a cursor in memory, and the outbox rows behind it must not go.
-func (q *Queries) TargetsUnconfigure(ctx context.Context, arg TargetsUnconfigureParams) ([]string, error) {
-	rows, err := q.db.Query(ctx, targetsUnconfigure,
-		arg.Names,
-		arg.SeenOwners,
-		arg.SeenTerms,
-		arg.SeenBeats,
-	)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		items = append(items, name)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }

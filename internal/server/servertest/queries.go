@@ -55,6 +55,17 @@ func (w *World) Seen(target string) {
 	})
 }
 
+// Beats waits until the only process has acted on n more heartbeats.
+func (w *World) Beats(n int) {
+	w.T.Helper()
+	const newest = `SELECT max(beat)::text FROM reconciler.heartbeats`
+	for range n {
+		before := w.Text(newest)
+		w.DB.Exec(w.T, Control)
+		w.Eventually("a heartbeat", func() bool { return w.Text(newest) != before })
+	}
+}
+
 // Quick is for targets that are taken over: the first sync waits until the last call of the former owner must have ended.
 func Quick(c *config.Target) { c.Timeout = 500 * time.Millisecond }
 
