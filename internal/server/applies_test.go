@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/pgreconciler/reconciler/internal/config"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/metrics"
 	"github.com/pgreconciler/reconciler/internal/server/servertest"
@@ -425,4 +426,51 @@ func TestApplyTurnsAreHeardOf(t *testing.T) {
 	startRegions(w, asia, eu, us)
 	apply(w, `'release 2'`, `UPDATE apps SET image = 'v2'`)
 	w.Settled("completed", `SELECT state FROM reconciler.applies`)
+}
+
+// A rollout of rows that name no target concerns each target, also those whose process is away: what it halts does not reach
+// them when their process starts.
+func TestF13_HaltedReleaseReachesNoTargetWhoseProcessWasAway(t *testing.T) {
+	t.Parallel()
+	w := servertest.New(t)
+	w.DB.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, image text)`)
+	w.DB.Exec(t, `INSERT INTO apps VALUES (1, 'v1')`)
+	w.DB.Exec(t, `SELECT reconciler.track('app', 'apps', '{id}', 'NULL', spec => 'to_jsonb(image)')`)
+	asia, eu := servertest.NewPlace(), servertest.NewPlace()
+	v1, v2 := map[string]string{"app/1": `"v1"`}, map[string]string{"app/1": `"v2"`}
+	w.Start(servertest.Named("asia", asia))
+	asia.Eventually(t, v1)
+	away := w.Start(servertest.Named("eu", eu))
+	eu.Eventually(t, v1)
+	w.Wait()
+	away.Stop(t)
+	w.Beats(3)
+
+	asia.Set(func(context.Context, servertest.Call) driver.Outcome { return driver.Terminal(errors.New("no room")) })
+	apply(w, `'release 2'`, `UPDATE apps SET image = 'v2'`)
+	w.Settled("failed", `SELECT state FROM reconciler.applies`)
+	require.Equal(t, "asia failed, eu halted", w.Text(`SELECT string_agg(target || ' ' || state, ', ' ORDER BY target) FROM reconciler.apply_targets`))
+	w.Start(servertest.Named("eu", eu))
+	w.Settled("held gate", `SELECT state || ' ' || held_by FROM reconciler.objects WHERE target = 'eu'`)
+	require.Equal(t, v1, eu.Have())
+
+	asia.Set(nil)
+	w.DB.Exec(t, `SELECT reconciler.apply_retry(1)`)
+	w.Settled("completed", `SELECT state FROM reconciler.applies WHERE id = 1`)
+	asia.Eventually(t, v2)
+	eu.Eventually(t, v2)
+	w.Converged()
+}
+
+// A rollout that applies again what is there waits for a target whose process is away.
+func TestF13_ResyncConcernsTargetsWhoseProcessIsAway(t *testing.T) {
+	t.Parallel()
+	w, asia, eu, us := regions(t)
+	startRegions(w, asia, eu, us).Stop(t)
+	w.StartWith(func(c *config.Config) { c.File = "other.yaml" }, servertest.Named("asia", asia))
+	w.Settled("asia", `SELECT string_agg(target, ' ') FROM reconciler.status WHERE state = 'ok'`)
+	w.Beats(3)
+	w.DB.Exec(t, `SELECT reconciler.begin_resync('app')`)
+	w.Settled("completed pending pending", `SELECT string_agg(state, ' ' ORDER BY target) FROM reconciler.apply_targets`)
+	require.Equal(t, "asia completed, eu next, us waiting", w.Text(`SELECT string_agg(target || ' ' || phase, ', ' ORDER BY target) FROM reconciler.apply_targets`))
 }
