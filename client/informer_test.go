@@ -183,6 +183,25 @@ func TestKeepLeavesAnObject(t *testing.T) {
 	})
 }
 
+// What the informer does not have is not absent before the server has brought it up to date, nor while the far side must keep it.
+func TestF165_AnObjectIsAbsentWhenThatIsKnown(t *testing.T) {
+	bubble(t, func(t *testing.T, s *streamtest.Server) {
+		s.Set("app", "1", deployment{Image: "v1"})
+		s.Set("app", "2", deployment{Image: "v1"})
+		s.Keep("app", "3", "blocked")
+		s.Down()
+		i := informer(t, s, client.InformerOptions{})
+		time.Sleep(time.Minute)
+		require.False(t, i.Absent("app", "4"))
+		s.Up()
+		<-i.Synced()
+		require.NoError(t, i.WaitFor(t.Context(), s.Delete("app", "2")))
+		for key, absent := range map[string]bool{"1": false, "2": true, "3": false, "4": true} {
+			require.Equal(t, absent, i.Absent("app", key), key)
+		}
+	})
+}
+
 func TestWaitForReadsYourWrites(t *testing.T) {
 	bubble(t, func(t *testing.T, s *streamtest.Server) {
 		i := client.NewInformer(s.Client(), "eu", client.InformerOptions{})

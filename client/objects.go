@@ -53,6 +53,21 @@ func (i *Informer) Object(resource, key string) (Object, bool) {
 	}, true
 }
 
+// Absent reports whether it is known that no row wants an object: the server has deleted it, or has brought the objects up to date since Run
+// began and did not name it. An object that the far side must keep, or whose delete waits for approval, is not known to be absent.
+func (i *Informer) Absent(resource, key string) bool {
+	r := Ref{resource, key}
+	i.mu.RLock()
+	defer i.mu.RUnlock()
+	if _, kept := i.kept[r]; kept || i.seen(r).spec != "" || i.cache.get(r).spec != "" {
+		return false
+	}
+	if gone, ok := i.tombstones[r]; ok {
+		return !gone.held
+	}
+	return i.confirmed && !i.snapshot
+}
+
 // Resources returns the resources of which there is an object or an outstanding delete, in order.
 func (i *Informer) Resources() []string {
 	i.mu.RLock()

@@ -1,6 +1,9 @@
 package agent
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/config"
@@ -32,4 +35,15 @@ func (s *session) MayRemove(n int) bool {
 	s.removals.Count(objects - s.counted)
 	s.counted = objects
 	return s.removals.Take(int64(n))
+}
+
+// Wanted implements driver.Caller.
+func (s *session) Wanted(_ context.Context, resource, key string) (json.RawMessage, error) {
+	switch object, wanted := s.informer.Object(resource, key); {
+	case wanted:
+		return object.Spec, nil
+	case s.informer.Absent(resource, key):
+		return nil, nil
+	}
+	return nil, errors.New("whether its row wants it is not known at the moment")
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/client"
+	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
 // F162: what applies remove behind an agent passes a guard there: the server's counts objects only.
@@ -48,4 +50,47 @@ func TestF162_RemovalsWithinAppliesPassTheGuardOfAnAgent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// asking is a far side whose driver asks for other objects during each call.
+type asking struct {
+	*farSide
+
+	keys []string
+	told map[string]string
+}
+
+func (a *asking) Apply(ctx context.Context, o driver.Object) driver.Outcome {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, key := range a.keys {
+		spec, err := o.Owner.Wanted(ctx, "app", key)
+		a.told[key] = fmt.Sprintf("%s %v", spec, err)
+	}
+	return driver.Done()
+}
+
+// F165: what an agent has of another object tells a driver whether its row wants it, unless the far side must keep it.
+func TestF165_AnAgentKnowsOtherRows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBed(t)
+		far := &asking{farSide: b.far, told: map[string]string{}}
+		b.drv = far
+		b.Set("app", "1", spec(1))
+		b.Set("app", "2", spec(1))
+		b.Keep("app", "3", "blocked")
+		b.start(t)
+		after(time.Second)
+		b.Delete("app", "2")
+		after(time.Second)
+		far.change(func() { far.keys = []string{"1", "2", "3", "4"} })
+		b.Set("app", "5", spec(1))
+		after(time.Second)
+		far.change(func() {
+			require.Equal(t, map[string]string{
+				"1": `{"n":1} <nil>`, "2": " <nil>", "3": " whether its row wants it is not known at the moment", "4": " <nil>",
+			}, far.told)
+		})
+	})
 }

@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pgreconciler/reconciler/internal/crash"
+	"github.com/pgreconciler/reconciler/internal/database"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/throttle"
 )
@@ -311,6 +313,30 @@ func (c *caller) object(l look) driver.Object {
 
 // MayRemove implements driver.Caller.
 func (c *caller) MayRemove(n int) bool { return c.guard.Take(int64(n)) }
+
+// Wanted implements driver.Caller.
+func (c *caller) Wanted(ctx context.Context, resource, key string) (json.RawMessage, error) {
+	r, ok := c.cfg.Catalog.ByName(resource)
+	if !ok {
+		if _, err := c.cfg.Catalog.Reload(ctx, c.cfg.Pool); err != nil {
+			return nil, err //nolint:wrapcheck // it says what it read
+		}
+		r, ok = c.cfg.Catalog.ByName(resource)
+	}
+	if !ok || c.orders.draining.Load() {
+		return nil, nil
+	}
+	rows, err := r.Read(ctx, c.rows, c.cfg.Name, c.cfg.Grant.ID, []string{key})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("its row cannot be read: %w", database.Explain(err))
+	case rows[0].Err != nil:
+		return nil, rows[0].Err
+	case !rows[0].Wanted:
+		return nil, nil
+	}
+	return rows[0].Spec, nil
+}
 
 // finish settles one call. What was cut short because this process stops or no longer owns the target counts for
 // nothing: it is not a failure of the object.

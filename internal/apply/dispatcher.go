@@ -106,6 +106,9 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 		}
 		if act == actApply || act == actDelete {
 			l.act = act
+			if d.yields(l) {
+				continue
+			}
 			d.queue.Looked(it, true, len(l.row.Spec)+len(l.memory()))
 			d.queue.Works(it, act == actDelete, l.operation())
 			calls[it.Lane] = append(calls[it.Lane], l)
@@ -125,6 +128,22 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 		d.queue.AllowProbe() // an object that needs no call is no probe
 	}
 	return d.hand(ctx, calls)
+}
+
+// yields claims what an object is to have, and puts one that has something removed behind what waits, once: of the changes of one commit,
+// those come first that may want what this one removes.
+func (d *dispatcher) yields(l look) bool {
+	claimer, ok := d.cfg.Driver.(driver.Claimer)
+	if !ok {
+		return false
+	}
+	removes := l.act == actDelete || claimer.Claim(d.caller.object(l))
+	if !removes || l.item.Payload.yielded || l.item.IsProbe() {
+		return false
+	}
+	l.item.Payload.yielded = d.settler.tracker.handedOut(l.item.Payload.pages) // else what it waits for may not wait there yet
+	d.queue.PutLast(l.item)
+	return true
 }
 
 func (d *dispatcher) takeDelete() bool { return d.guard.Take(1) }

@@ -23,6 +23,7 @@ type payload struct {
 	runs     []*Run
 	passed   bool // the guard has let its delete pass
 	recheck  bool // it may have changed in the target: it is called for if the ledger says that it is applied
+	yielded  bool // what was asked for at the same time has gone before it, for it removes what that may want
 	uncalled bool // it has records of its first call, and the call has not begun: the target has not got it, whatever the ledger says
 }
 

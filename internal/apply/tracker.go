@@ -2,6 +2,7 @@ package apply
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -89,6 +90,13 @@ func (t *tracker) close(p *span) {
 	defer t.mu.Unlock()
 	p.handed = true
 	t.advanceLocked()
+}
+
+// handedOut reports whether every object of these pages is in the queue, or was taken from it.
+func (t *tracker) handedOut(pages []*span) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !slices.ContainsFunc(pages, func(p *span) bool { return !p.handed })
 }
 
 // settle counts an object as recorded in pages.

@@ -30,11 +30,22 @@ type Caller interface {
 	// Apply removes what the spec no longer names asks once for all of that, before it removes the first, unless Ref.Approved. If it
 	// may not, Apply removes none and returns Unapproved.
 	MayRemove(n int) bool
+	// Wanted returns the spec of another object of the target as its row asks for it now; nil: no row wants it. An error says why this is
+	// not known: then nothing may be removed or taken over on the strength of it. The caller names the object.
+	Wanted(ctx context.Context, resource, key string) (json.RawMessage, error)
 }
 
 // MayRemove asks the owner.
 func (r Ref) MayRemove(n int) bool {
 	return n == 0 || r.Approved || r.Owner == nil || r.Owner.MayRemove(n)
+}
+
+// Claimer is a driver whose objects have parts that may move from one object to another. A part that another object's row wants is not
+// removed: the driver lets the other object have it. For that it must know of the other before it removes: the owner claims for each Apply
+// when it hands the call out, and hands out what removes parts after what was asked for at the same time.
+type Claimer interface {
+	// Claim notes which parts an object is to have, and reports whether its Apply removes some. It makes no call.
+	Claim(obj Object) (removes bool)
 }
 
 // Object is an object that is wanted: its name and its spec.

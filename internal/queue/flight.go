@@ -66,6 +66,16 @@ func (q *Queue[P, M]) PutBack(it *Item[P]) {
 	signal(q.ready)
 }
 
+// PutLast is PutBack to the end of the lane: what waits there already goes first.
+func (q *Queue[P, M]) PutLast(it *Item[P]) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if next := q.landLocked(it); next != nil {
+		q.merge(it, next)
+	}
+	q.appendLocked(it)
+}
+
 // landLocked ends a flight and returns the request that arrived during it, nil for none.
 func (q *Queue[P, M]) landLocked(it *Item[P]) (next *Item[P]) {
 	next = q.flying[it.ObjectID].next

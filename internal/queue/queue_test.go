@@ -281,6 +281,21 @@ func TestWhatWasPutBackComesFirst(t *testing.T) {
 	require.Equal(t, []string{"b"}, keysOf(q.tryTake(1)))
 }
 
+func TestWhatIsPutLastComesAfterWhatWaits(t *testing.T) {
+	t.Parallel()
+	q := New[cargo](1)
+	q.add(t, liveItem("a"), liveItem("b"))
+	items := q.tryTake(1)
+	q.add(t, &item{ObjectID: object("a"), Revision: 7})
+	q.PutLast(items[0])
+	first := q.tryTake(1)
+	require.Equal(t, []string{"b"}, keysOf(first))
+	q.Done(first[0])
+	again := q.tryTake(1)
+	require.Equal(t, []string{"a"}, keysOf(again))
+	require.EqualValues(t, 7, again[0].Revision)
+}
+
 // A sync's object that a live change came for during its flight is put back as a live one.
 func TestWhatIsPutBackChangesItsLaneWithWhatCame(t *testing.T) {
 	t.Parallel()

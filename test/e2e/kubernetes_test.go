@@ -207,3 +207,46 @@ func (c *cluster) startAgent() {
 	require.NoError(c.w.t, os.WriteFile(file, text, 0o600))
 	c.w.launchCommand("agent", file)
 }
+
+// F165: what moves from row to row stays in the cluster: with a key that is renamed, a manifest that goes into another row, and another
+// resource. Nothing waits for approval.
+func TestF165_WhatMovesBetweenRowsStaysInTheCluster(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	w := c.w
+	w.exec(`CREATE TABLE raw (key text PRIMARY KEY, spec jsonb NOT NULL)`)
+	const track = `SELECT reconciler.track('%s', 'raw', '{key}', $$'eu'$$, spec => 'spec')`
+	w.exec(fmt.Sprintf(track, "raw"))
+	manifest := func(kind, name, rest string) string {
+		return `{"apiVersion": "v1", "kind": "` + kind + `", "metadata": {"name": "` + name + `"}, ` + rest + `}`
+	}
+	claim := manifest("PersistentVolumeClaim", "disk", `"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}`)
+	settings := manifest("ConfigMap", "settings", `"data": {"image": "v1"}`)
+	w.exec(`INSERT INTO raw VALUES ('k1', jsonb_build_array($1::jsonb, $2::jsonb)), ('k0', jsonb_build_array($3::jsonb))`,
+		claim, settings, manifest("ConfigMap", "other", `"data": {"image": "v1"}`))
+	w.start()
+	w.wait()
+	disks := c.admin.Resource(schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}).Namespace("default")
+	uids := func() (uids [2]types.UID) {
+		t.Helper()
+		disk, err := disks.Get(t.Context(), "disk", metav1.GetOptions{})
+		require.NoError(t, err)
+		config, err := c.maps.Get(t.Context(), "settings", metav1.GetOptions{})
+		require.NoError(t, err)
+		return [2]types.UID{disk.GetUID(), config.GetUID()}
+	}
+	before := uids()
+	for _, sql := range []string{
+		`UPDATE raw SET key = 'k2' WHERE key = 'k1'`,
+		`UPDATE raw SET spec = CASE key WHEN 'k2' THEN spec - 0 ELSE spec || (SELECT r.spec -> 0 FROM raw r WHERE r.key = 'k2') END`,
+		`SELECT reconciler.untrack('raw', release => 'keep')`, fmt.Sprintf(track, "app"),
+	} {
+		w.exec(sql)
+		w.wait()
+		require.Equal(t, before, uids(), sql)
+	}
+	require.Equal(t, "k0 applied, k2 applied", w.text(appStates))
+	require.Equal(t, "0", w.text(`SELECT count(*) FROM reconciler.held`))
+	w.exec(`DELETE FROM raw WHERE key = 'k2'`)
+	c.has(map[string]string{"other": "v1"})
+}

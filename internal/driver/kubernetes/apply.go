@@ -50,6 +50,7 @@ func (c *cluster) Apply(ctx context.Context, obj driver.Object) driver.Outcome {
 	if err := w.fits(members); err != nil {
 		return driver.Terminal(err)
 	}
+	c.claim(obj.Ref, members)
 	defer c.calling(obj.Ref)()
 	if err := c.verify(ctx); err != nil {
 		return c.scrubber.Outcome(c.outcome(ctx, err))

@@ -70,7 +70,9 @@ func (c *cluster) calling(ref driver.Ref) (end func()) {
 func (w *work) observed(at place, meta *metav1.PartialObjectMetadata) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.members[at] = base{rowName{w.ref.Resource, w.ref.Key}, sumOf(w.seen(at, meta)), versionOf(meta)}
+	row := rowName{w.ref.Resource, w.ref.Key}
+	w.members[at] = base{row, sumOf(w.seen(at, meta)), versionOf(meta)}
+	w.claims.drop(w.slot(at), row)
 }
 
 // lastOfAnother reports whether the last call of this process that has seen a member was for another row.

@@ -40,6 +40,7 @@ type cluster struct {
 
 	mu sync.Mutex // guards what follows
 	bases
+	claims claims
 	listed map[string][]byte // by the mark of an object: the memory that the last listing found, until the next call for it
 	grown  chan struct{}     // closed when the target has members of another kind
 }
@@ -48,7 +49,7 @@ func newCluster(target string, config *rest.Config, s settings, log *slog.Logger
 	c := &cluster{
 		settings: s, target: target, log: log.With("target", target, "driver", "kubernetes"), scrubber: secretsOf(config),
 		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, fights: fights{open: map[place]*fight{}}, listed: map[string][]byte{},
-		bases: newBases(), server: config.Host, grown: make(chan struct{}), answerWithin: answerWithin,
+		bases: newBases(), claims: claims{}, server: config.Host, grown: make(chan struct{}), answerWithin: answerWithin,
 	}
 	config = prepared(config)
 	var err error

@@ -35,6 +35,7 @@ type target struct {
 	mapping *restMapping
 	applied string // hash of its manifest
 	exact   bool   // it is applied to the version that was looked at, and to no other
+	handed  bool   // another row had it, and does not want it any more
 }
 
 // located returns the API of a member's kind, and its place, with the namespace that the kind has or has not.
@@ -64,6 +65,9 @@ func (w *work) bring(m member) driver.Outcome {
 		if look {
 			if now, out = w.look(t, was); out.Verdict != driver.VerdictDone {
 				return out
+			}
+			if t.handed = now != nil && w.ownerOf(now, w.ref) == ownerRow; t.handed {
+				t.exact = true // whose it is may change until it is taken
 			}
 			if uid = uidOf(now); same && now != nil && w.ownerOf(now, w.ref) == ownerSelf && w.seen(t.at, now) == was {
 				w.observed(t.at, now)
@@ -165,8 +169,7 @@ func (w *work) admit(t target, now *metav1.PartialObjectMetadata, was known) dri
 	case mine || w.adopt && who != ownerRow:
 		return w.stays(t.at, now)
 	case who == ownerRow:
-		resource, key, _ := rowOf(now)
-		return driver.Backoff(fmt.Errorf("%s: two rows name it: %s %q has it, and %s %q asks for it", t.at, resource, key, w.ref.Resource, w.ref.Key))
+		return w.released(t.at, now)
 	case who == ownerOther:
 		err := w.former(now, was)
 		if former, ok := errors.AsType[*formerError](err); err != nil && (!ok || former.was != "") {
@@ -263,7 +266,7 @@ func (w *work) rejected(t target, uid string, err error) driver.Outcome {
 		return driver.Backoff(fmt.Errorf("%s: %s", t.at, describe(found)))
 	}
 	if uid != "" && immutable(err) && t.body.GetAnnotations()[markReplace] == "true" {
-		out := w.remove(known{at: t.at, uid: uid, applied: t.applied})
+		out := w.erase(known{at: t.at, uid: uid, applied: t.applied})
 		if out.Verdict != driver.VerdictDone {
 			return out
 		}

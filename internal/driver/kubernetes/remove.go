@@ -30,7 +30,8 @@ func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 		}
 	}
 	all := make([]known, 0, len(w.memory))
-	for _, k := range w.memory {
+	for at, k := range w.memory {
+		w.dropClaim(at, rowName{ref.Resource, ref.Key})
 		all = append(all, k)
 	}
 	out := w.approval(all)
@@ -44,11 +45,19 @@ func (c *cluster) Delete(ctx context.Context, ref driver.Ref) driver.Outcome {
 }
 
 // mayRemove asks the guard once for the members that a spec has lost. What has passed it is remembered, so that an attempt that is made
-// again does not count again. Members of protected kinds are not counted: each waits for approval.
+// again does not count again. Members of protected kinds are not counted: each waits for approval. Nor are those that other rows have or
+// take over.
 func (w *work) mayRemove(gone []known) driver.Outcome {
-	asks := slices.DeleteFunc(slices.Clone(gone), func(k known) bool {
-		return k.applied == passed || slices.Contains(w.protected, k.at.GroupKind)
-	})
+	var asks []known
+	for _, k := range gone {
+		_, claimed, err := w.claimed(k.at)
+		switch {
+		case err != nil:
+			return driver.Backoff(err)
+		case !claimed && k.applied != passed && !slices.Contains(w.protected, k.at.GroupKind) && !w.lastOfAnother(k.at):
+			asks = append(asks, k)
+		}
+	}
 	if !w.ref.MayRemove(len(asks)) {
 		first := slices.MinFunc(asks, func(a, b known) int { return a.at.compare(b.at) })
 		return driver.Unapproved(fmt.Errorf("objects that the spec no longer names would be deleted: %d, %s the first, and the guard allows no "+
@@ -70,10 +79,17 @@ func (w *work) approval(members []known) driver.Outcome {
 		_, now, err := w.find(k)
 		var unknown *unknownKindError
 		switch {
-		case errors.As(err, &unknown): // its objects went with the kind
+		case errors.As(err, &unknown):
+			continue // its objects went with the kind
 		case err != nil:
 			return w.failed(k.at, err)
-		case now != nil && w.unapproved(k, now):
+		case now == nil || !w.unapproved(k, now):
+			continue
+		}
+		switch _, claimed, err := w.claimed(k.at); {
+		case err != nil:
+			return driver.Backoff(err)
+		case !claimed:
 			return unapproved(k)
 		}
 	}
@@ -130,37 +146,56 @@ func (w *work) removeAll(members []known) driver.Outcome {
 	return out
 }
 
-// remove deletes a member that is ours, and is done when it is gone.
+// remove deletes a member that is ours and that no other row takes over, and is done when it is gone.
 func (w *work) remove(k known) driver.Outcome {
-	api, now, err := w.find(k)
+	row, claimed, err := w.claimed(k.at)
+	switch {
+	case err != nil:
+		return driver.Backoff(err)
+	case !claimed:
+		return w.erase(k)
+	}
+	_, now, err := w.find(k)
 	var unknown *unknownKindError
 	switch {
-	case errors.As(err, &unknown):
-		return driver.Done() // its objects went with the kind
+	case errors.As(err, &unknown), err == nil && now == nil:
+		return driver.Done()
 	case err != nil:
 		return w.failed(k.at, err)
-	case now == nil:
-		return driver.Done()
-	case w.unapproved(k, now):
-		return unapproved(k)
 	}
-	w.removes(k.at)
-	if now.DeletionTimestamp == nil {
-		err := api.Delete(w.ctx, k.at.Name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &now.UID}, PropagationPolicy: &w.propagation,
-		})
-		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-			return w.failed(k.at, err)
-		}
-		_, now, err = w.find(k)
+	return w.waits.on(w.object, fmt.Sprintf("%s: %s %q names it now, and takes it over", k.at, row.resource, row.key), 0)
+}
+
+// erase deletes a member that is ours, and is done when it is gone. The version that was looked at is deleted, and no other: another row
+// may have taken it over since.
+func (w *work) erase(k known) driver.Outcome {
+	for looks := 1; ; looks++ {
+		api, now, err := w.find(k)
+		var unknown *unknownKindError
 		switch {
-		case errors.As(err, &unknown), err == nil && now == nil:
-			return driver.Done()
+		case errors.As(err, &unknown):
+			return driver.Done() // its objects went with the kind
 		case err != nil:
 			return w.failed(k.at, err)
+		case now == nil:
+			return driver.Done()
+		case now.DeletionTimestamp != nil:
+			return w.waits.on(w.object, fmt.Sprintf("%s: it is being deleted%s", k.at, finalizers(now)), 0)
+		case w.unapproved(k, now):
+			return unapproved(k)
+		}
+		w.removes(k.at)
+		err = api.Delete(w.ctx, k.at.Name, metav1.DeleteOptions{
+			Preconditions: &metav1.Preconditions{UID: &now.UID, ResourceVersion: &now.ResourceVersion}, PropagationPolicy: &w.propagation,
+		})
+		switch {
+		case err == nil || apierrors.IsNotFound(err):
+		case !apierrors.IsConflict(err):
+			return w.failed(k.at, err)
+		case looks == looksMost:
+			return w.waits.on(w.object, fmt.Sprintf("%s: others change it at the moment that it is to be deleted", k.at), 0)
 		}
 	}
-	return w.waits.on(w.object, fmt.Sprintf("%s: it is being deleted%s", k.at, finalizers(now)), 0)
 }
 
 // find returns the API of a member's kind, and the member as the cluster has it; nil: it has none, or one that is not ours.

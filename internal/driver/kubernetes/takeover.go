@@ -66,7 +66,7 @@ func (w *work) patchOwned(t target, uid string, now *metav1.PartialObjectMetadat
 			found, _ = t.api.Get(w.ctx, t.at.Name, metav1.GetOptions{}) // without it the conflict stands
 		}
 	}
-	if found == nil || string(found.UID) != uid || !w.takes(w.ownerOf(found, w.ref)) {
+	if found == nil || string(found.UID) != uid || !t.handed && !w.takes(w.ownerOf(found, w.ref)) {
 		return after, err
 	}
 	switch taken, failed := w.takeOver(t, found); {
