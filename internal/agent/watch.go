@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/pgreconciler/reconciler/client"
@@ -41,8 +42,11 @@ func (s *session) named(resource, key string) {
 	}
 }
 
-// noteWatch notes whether the watch works. One that fails once begins again, and is no trouble yet.
+// noteWatch notes whether the watch works. One that fails once begins again, and is no trouble yet. A far side that was set back is listed.
 func (s *session) noteWatch(err error) {
+	if errors.Is(err, driver.ErrRestored) {
+		signal(s.crowded)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := ""

@@ -21,6 +21,7 @@ type watched struct {
 
 	changed func(resource, key string) // nil: there is no watch
 	broken  error                      // ends a watch at once; nil: it goes on
+	ends    chan error                 // ends the watch
 	begun   int
 }
 
@@ -35,9 +36,13 @@ func (f *watched) Watch(ctx context.Context, changed func(resource, key string))
 	if broken != nil {
 		return broken
 	}
-	<-ctx.Done()
-	f.change(func() { f.changed = nil })
-	return context.Cause(ctx)
+	defer f.change(func() { f.changed = nil })
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case err := <-f.ends:
+		return err
+	}
 }
 
 // loses takes an object away behind the agent's back.
@@ -54,7 +59,7 @@ func (f *watched) loses(key string) {
 func watchedBed(t *testing.T) (*bed, *watched, *running) {
 	t.Helper()
 	b := newBed(t)
-	far := &watched{farSide: b.far}
+	far := &watched{farSide: b.far, ends: make(chan error)}
 	b.drv, b.lines = far, "  sync_interval: 168h\n"
 	b.Set("app", "web", spec(1))
 	r := b.start(t)
@@ -133,6 +138,20 @@ func TestAgentWatchesAgainAfterAFailure(t *testing.T) {
 		far.loses("web")
 		synctest.Wait()
 		require.Equal(t, `app/web={"n":1}`, b.far.has())
+		require.NoError(t, r.stop())
+	})
+}
+
+// What a restore has brought back is what no handler knows of.
+func TestF170_AgentListsAFarSideThatWasSetBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b, far, r := watchedBed(t)
+		far.change(func() { far.objects[client.Ref{Resource: "app", Key: "old"}] = `{"n":0}` })
+		far.ends <- fmt.Errorf("watch: %w", driver.ErrRestored)
+		after(time.Minute)
+		require.Equal(t, `app/web={"n":1}`, b.far.has())
+		require.Equal(t, 2, far.begun)
 		require.NoError(t, r.stop())
 	})
 }

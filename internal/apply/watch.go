@@ -45,8 +45,14 @@ func (w *watcher) watch(ctx context.Context) error {
 	return nil
 }
 
-// note reports a failure of the watch, or that it works.
+// note reports a failure of the watch, or that it works. A target that was set back has objects again that the ledger does not know any more,
+// which a sync finds.
 func (w *watcher) note(err error) {
+	if errors.Is(err, driver.ErrRestored) {
+		for _, r := range w.cfg.Catalog.All() {
+			w.leave(r.ID)
+		}
+	}
 	if panicked, ok := errors.AsType[*driver.PanicError](err); ok {
 		w.cfg.Logger.Error("driver_panicked", "target", w.cfg.Name, "error", err)
 		err = errors.New(panicked.Short())

@@ -105,9 +105,16 @@ type Lister interface {
 // Watcher is a driver whose target tells when an object changes that was applied.
 type Watcher interface {
 	// Watch calls changed for every object that may have changed in the target since it was applied, until ctx ends or the watch
-	// fails. It returns why. Objects that change while no watch runs are a sync's to find. changed does not block, and may be called
-	// by several goroutines, also after Watch has returned.
+	// fails. It returns why; ErrRestored has a sync requested. Objects that change while no watch runs are a sync's to find. changed does
+	// not block, and may be called by several goroutines, also after Watch has returned.
 	Watch(ctx context.Context, changed func(resource, key string)) error
+}
+
+// PartWatcher is a Watcher whose Watch goes on with the rest when it cannot watch a part of its target.
+type PartWatcher interface {
+	Watcher
+	// Unwatched returns which part the Watch that runs does not watch at the moment, and why; nil: it watches everything.
+	Unwatched() error
 }
 
 // BatchApplier is a driver for which many objects in one call are cheaper than many calls.

@@ -22,6 +22,7 @@ type watched struct {
 	servertest.Listing
 
 	began chan struct{} // a watch has begun
+	ends  chan error    // ends the watch
 
 	mu      sync.Mutex // guards what follows
 	changed func(resource, key string)
@@ -30,7 +31,7 @@ type watched struct {
 }
 
 func newWatched() *watched {
-	return &watched{Listing: servertest.Listing{Place: servertest.NewPlace()}, began: make(chan struct{}, 1000)}
+	return &watched{Listing: servertest.Listing{Place: servertest.NewPlace()}, began: make(chan struct{}, 1000), ends: make(chan error)}
 }
 
 func (p *watched) Watch(ctx context.Context, changed func(resource, key string)) error {
@@ -43,12 +44,18 @@ func (p *watched) Watch(ctx context.Context, changed func(resource, key string))
 	p.running++
 	p.mu.Unlock()
 	p.began <- struct{}{}
-	<-ctx.Done()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.running--
-	p.changed = nil
-	return context.Cause(ctx)
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.running--
+		p.changed = nil
+	}()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case err := <-p.ends:
+		return err
+	}
 }
 
 func (p *watched) breaks(how func() error) {
@@ -307,6 +314,18 @@ func TestWatchThatFailsIsSeenAndBeginsAgain(t *testing.T) {
 			w.Settled("ok", `SELECT state FROM reconciler.status`)
 		})
 	}
+}
+
+// What a restore has brought back is in no ledger: a sync finds it.
+func TestF170_WatchOfATargetThatWasSetBackHasItSynced(t *testing.T) {
+	t.Parallel()
+	w := servertest.WithApps(t)
+	eu, want := watchFleet(w, 3)
+	eu.Put("app/old", `"from the backup"`)
+	eu.ends <- fmt.Errorf("watch: %w", driver.ErrRestored)
+	eu.Eventually(t, want)
+	w.Settled("complete watch repair", `SELECT state || ' ' || reason || ' ' || mode FROM reconciler.syncs ORDER BY id DESC LIMIT 1`)
+	<-eu.began
 }
 
 // Only the owner watches.

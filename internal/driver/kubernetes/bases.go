@@ -32,15 +32,53 @@ type sight struct {
 // bases are how calls have left members: what a watch shows that is so, or older, is not a change. Guarded by cluster.mu.
 type bases struct {
 	members map[place]base
-	calls   map[rowName][]sight // objects with a call under way: what the watch shows of them waits for its end
+	newest  map[schema.GroupKind]uint64 // resourceVersion of a kind that was seen
+	calls   map[rowName][]sight         // objects with a call under way: what the watch shows of them waits for its end
 	changed func(resource, key string)
 }
 
-func newBases() bases { return bases{members: map[place]base{}, calls: map[rowName][]sight{}} }
+func newBases() bases {
+	return bases{members: map[place]base{}, newest: map[schema.GroupKind]uint64{}, calls: map[rowName][]sight{}}
+}
 
-func versionOf(meta *metav1.PartialObjectMetadata) uint64 {
-	version, _ := strconv.ParseUint(meta.ResourceVersion, 10, 64)
+func versionOf(meta interface{ GetResourceVersion() string }) uint64 {
+	version, _ := strconv.ParseUint(meta.GetResourceVersion(), 10, 64)
 	return version
+}
+
+// newestOf returns the newest version of a kind that was seen.
+func (c *cluster) newestOf(kind schema.GroupKind) uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest[kind]
+}
+
+// passes notes that a version of a kind was seen.
+func (c *cluster) passes(kind schema.GroupKind, version uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.newest[kind] = max(c.newest[kind], version)
+}
+
+// listedAt notes the version of a list, and the newest one that was seen before it was asked for. A list that is older comes from a cluster
+// that was restored: its changes would pass for old ones until it has made up for all that it lost. The versions are forgotten then, and the
+// watch begins anew.
+func (c *cluster) listedAt(kind schema.GroupKind, version, before uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if newest := c.newest[kind]; version == 0 || version >= min(before, newest) {
+		c.newest[kind] = max(newest, version)
+		return
+	}
+	clear(c.newest)
+	for at, one := range c.members {
+		one.version = 0
+		c.members[at] = one
+	}
+	select {
+	case c.restored <- struct{}{}:
+	default:
+	}
 }
 
 func sumOf(k known) uint64 {
@@ -68,6 +106,7 @@ func (c *cluster) calling(ref driver.Ref) (end func()) {
 
 // observed notes how a call has found or left a member.
 func (w *work) observed(at place, meta *metav1.PartialObjectMetadata) {
+	w.passes(at.GroupKind, versionOf(meta))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	row := rowName{w.ref.Resource, w.ref.Key}

@@ -38,11 +38,14 @@ type cluster struct {
 
 	answerWithin time.Duration // set before the first call
 
+	restored chan struct{} // receives a value when the cluster was set back to an earlier state
+
 	mu sync.Mutex // guards what follows
 	bases
-	claims claims
-	listed map[string][]byte // by the mark of an object: the memory that the last listing found, until the next call for it
-	grown  chan struct{}     // closed when the target has members of another kind
+	claims    claims
+	listed    map[string][]byte // by the mark of an object: the memory that the last listing found, until the next call for it
+	grown     chan struct{}     // closed when the target has members of another kind
+	unwatched map[string]error  // by kind and namespace: why the watch of it fails
 }
 
 func newCluster(target string, config *rest.Config, s settings, log *slog.Logger) (*cluster, error) {
@@ -50,6 +53,7 @@ func newCluster(target string, config *rest.Config, s settings, log *slog.Logger
 		settings: s, target: target, log: log.With("target", target, "driver", "kubernetes"), scrubber: secretsOf(config),
 		set: newApplySet(target, s.namespace), waits: waits{since: map[string]wait{}}, fights: fights{open: map[place]*fight{}}, listed: map[string][]byte{},
 		bases: newBases(), claims: claims{}, server: config.Host, grown: make(chan struct{}), answerWithin: answerWithin,
+		restored: make(chan struct{}, 1), unwatched: map[string]error{},
 	}
 	config = prepared(config)
 	var err error

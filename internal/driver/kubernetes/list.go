@@ -133,7 +133,7 @@ func (c *cluster) pages(
 ) error {
 	opts := metav1.ListOptions{LabelSelector: selector, Limit: pageObjects}
 	for {
-		page, err := c.meta.Resource(mapping.resource).Namespace(namespace).List(ctx, opts)
+		page, err := c.page(ctx, mapping, namespace, opts)
 		if apierrors.IsNotFound(err) {
 			c.mapper.expire() // the kind is gone since it was looked up
 			return nil
@@ -149,4 +149,17 @@ func (c *cluster) pages(
 			return nil
 		}
 	}
+}
+
+// page lists a page of a kind. The first one shows whether the cluster was restored.
+func (c *cluster) page(
+	ctx context.Context, mapping *restMapping, namespace string, opts metav1.ListOptions,
+) (*metav1.PartialObjectMetadataList, error) {
+	kind := mapping.kind.GroupKind()
+	before := c.newestOf(kind) // calls go on meanwhile
+	page, err := c.meta.Resource(mapping.resource).Namespace(namespace).List(ctx, opts)
+	if err == nil && opts.Continue == "" {
+		c.listedAt(kind, versionOf(page), before)
+	}
+	return page, err //nolint:wrapcheck // by the caller
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -11,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/metadata"
 
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
@@ -20,7 +22,7 @@ import (
 const kindAgain = 10 * time.Second
 
 // Watch follows the metadata of all members and names the objects whose members others change or delete. What was missed while the
-// cluster did not answer is found when it answers again, within one process.
+// cluster did not answer is found when it answers again, within one process. A kind that cannot be watched is one of Unwatched.
 func (c *cluster) Watch(parent context.Context, changed func(resource, key string)) error {
 	c.mu.Lock()
 	c.changed = changed
@@ -36,11 +38,16 @@ func (c *cluster) Watch(parent context.Context, changed func(resource, key strin
 			for _, name := range has.named("kind") {
 				if !started[name] {
 					started[name] = true
-					group.Go(func() error { return c.follow(ctx, schema.ParseGroupKind(name)) })
+					group.Go(func() error {
+						c.follow(ctx, schema.ParseGroupKind(name))
+						return context.Cause(ctx)
+					})
 				}
 			}
 			select {
 			case <-grown:
+			case <-c.restored:
+				return driver.ErrRestored
 			case <-ctx.Done():
 				return context.Cause(ctx)
 			}
@@ -49,6 +56,21 @@ func (c *cluster) Watch(parent context.Context, changed func(resource, key strin
 	err := group.Wait()
 	if parent.Err() != nil {
 		return context.Cause(parent)
+	}
+	return c.scrubber.Outcome(driver.Backoff(err)).Err
+}
+
+// Unwatched returns the first of the kinds, or of their namespaces, that cannot be watched at the moment.
+func (c *cluster) Unwatched() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	parts := slices.Sorted(maps.Keys(c.unwatched))
+	if len(parts) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("watch %s: %w", parts[0], c.unwatched[parts[0]])
+	if more := len(parts) - 1; more > 0 {
+		err = fmt.Errorf("%w; %d more watches fail", err, more)
 	}
 	return c.scrubber.Outcome(driver.Backoff(err)).Err
 }
@@ -64,85 +86,116 @@ func (c *cluster) kindsInUse(ctx context.Context) (coverage, <-chan struct{}, er
 	return has, grown, err
 }
 
+// keep runs the watch of a part until ctx ends. Others go on while it fails.
+func (c *cluster) keep(ctx context.Context, part string, watch func(worked func()) error) {
+	note := func(err error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if delete(c.unwatched, part); err != nil {
+			c.unwatched[part] = err
+		}
+	}
+	defer note(nil)
+	driver.Keep(ctx, watch, note)
+}
+
 // follow watches a kind until ctx ends.
-func (c *cluster) follow(ctx context.Context, kind schema.GroupKind) error {
-	for {
+func (c *cluster) follow(ctx context.Context, kind schema.GroupKind) {
+	c.keep(ctx, kind.String(), func(worked func()) error {
 		mapping, err := c.mapper.find(ctx, kind, "")
 		var unknown *unknownKindError
 		if err != nil && !errors.As(err, &unknown) {
-			return err
+			return shown(err)
 		}
+		worked()
 		if err == nil {
-			err = c.followMapped(ctx, mapping)
-			if err != nil && !missingKind(err) {
-				return fmt.Errorf("watch %s: %w", kind, shown(err))
-			}
+			c.followMapped(ctx, mapping)
 			c.mapper.expire()
 		}
 		select {
 		case <-time.After(kindAgain):
 		case <-ctx.Done():
-			return context.Cause(ctx)
 		}
-	}
+		return nil
+	})
 }
 
-func (c *cluster) followMapped(ctx context.Context, mapping *restMapping) error {
-	group, ctx := errgroup.WithContext(ctx)
+// followMapped watches a kind until ctx ends or the kind is gone.
+func (c *cluster) followMapped(ctx context.Context, mapping *restMapping) {
+	ctx, gone := context.WithCancel(ctx)
+	defer gone()
+	var group sync.WaitGroup
 	for _, namespace := range c.scopes(mapping) {
-		f := &follower{
-			cluster: c, kind: mapping.kind.GroupKind(), namespace: namespace,
-			api: c.meta.Resource(mapping.resource).Namespace(namespace),
+		f, part := &follower{cluster: c, mapping: mapping, namespace: namespace}, mapping.kind.GroupKind().String()
+		if namespace != "" {
+			part += " in " + namespace
 		}
-		group.Go(func() error { return f.run(ctx) })
+		group.Go(func() {
+			c.keep(ctx, part, func(worked func()) error {
+				err := f.run(ctx, worked)
+				if err == nil {
+					return nil
+				}
+				if missingKind(err) {
+					gone()
+				}
+				return shown(err)
+			})
+		})
 	}
-	return group.Wait()
+	group.Wait()
 }
 
 // follower follows the members of a kind, in a namespace or in all.
 type follower struct {
 	*cluster
 
-	kind      schema.GroupKind
+	mapping   *restMapping
 	namespace string
-	api       metadata.ResourceInterface
 	at        string // resourceVersion of what was seen last; "": a list comes first
 }
 
-func (f *follower) run(ctx context.Context) error {
-	for {
-		if f.at == "" {
-			if err := f.list(ctx); err != nil {
-				return err
-			}
-		}
-		err := f.watch(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case apierrors.IsResourceExpired(err) || apierrors.IsGone(err):
-			f.at = ""
-		case err != nil:
-			return err
-		}
+func (f *follower) kind() schema.GroupKind { return f.mapping.kind.GroupKind() }
+
+func (f *follower) selects() metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: labelPartOf + "=" + f.set.id, Limit: pageObjects}
+}
+
+// run watches from where the last look has ended, until the server ends that.
+func (f *follower) run(ctx context.Context, worked func()) error {
+	var err error
+	if f.at == "" {
+		err = f.list(ctx)
+	} else {
+		// A cluster that was restored in between shows nothing before it has come as far as the watch asks for.
+		opts := f.selects()
+		opts.Limit = 1
+		_, err = f.page(ctx, opts)
 	}
+	if err == nil {
+		err = f.watch(ctx, worked)
+	}
+	if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+		f.at = ""
+	}
+	return err
 }
 
 // list compares what there is with what was seen last.
 func (f *follower) list(ctx context.Context) error {
-	missing := f.membersOf(f.kind, f.namespace)
-	opts := metav1.ListOptions{LabelSelector: labelPartOf + "=" + f.set.id, Limit: pageObjects}
+	missing := f.membersOf(f.kind(), f.namespace)
+	at, opts := "", f.selects()
 	for {
 		page, err := f.page(ctx, opts)
 		if err != nil {
-			return err //nolint:wrapcheck // by the caller
+			return err
 		}
 		for i := range page.Items {
 			one := &page.Items[i]
-			delete(missing, placeOf(f.kind, one))
-			f.tell(f.saw(sight{at: placeOf(f.kind, one), meta: one}))
+			delete(missing, placeOf(f.kind(), one))
+			f.tell(f.saw(sight{at: placeOf(f.kind(), one), meta: one}))
 		}
-		f.at = page.ResourceVersion
+		at = page.ResourceVersion
 		if opts.Continue = page.Continue; opts.Continue == "" {
 			break
 		}
@@ -150,21 +203,25 @@ func (f *follower) list(ctx context.Context) error {
 	for at := range missing {
 		f.tell(f.saw(sight{at: at, gone: true}))
 	}
+	f.at = at
 	return nil
 }
 
 func (f *follower) page(ctx context.Context, opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.answerWithin)
 	defer cancel()
-	return f.api.List(ctx, opts) //nolint:wrapcheck // by the caller
+	return f.cluster.page(ctx, f.mapping, f.namespace, opts)
 }
 
-// watch follows from where the last look has ended. It returns nil when the server ends the watch.
-func (f *follower) watch(ctx context.Context) error {
+// watch follows from where the last look has ended. It returns nil when the server ends the watch, which has worked if it has brought an
+// event or was open for a while.
+func (f *follower) watch(ctx context.Context, worked func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	opts := f.selects()
+	opts.Limit, opts.ResourceVersion, opts.AllowWatchBookmarks = 0, f.at, true
 	silence := time.AfterFunc(f.answerWithin, cancel)
-	w, err := f.api.Watch(ctx, metav1.ListOptions{LabelSelector: labelPartOf + "=" + f.set.id, ResourceVersion: f.at, AllowWatchBookmarks: true})
+	w, err := f.meta.Resource(f.mapping.resource).Namespace(f.namespace).Watch(ctx, opts)
 	if !silence.Stop() {
 		return fmt.Errorf("the watch got no answer within %s", f.answerWithin)
 	}
@@ -172,6 +229,7 @@ func (f *follower) watch(ctx context.Context) error {
 		return err //nolint:wrapcheck // by the caller
 	}
 	defer w.Stop()
+	defer driver.Steady(worked)()
 	for event := range w.ResultChan() {
 		one, ok := event.Object.(*metav1.PartialObjectMetadata)
 		if event.Type == watch.Error || !ok {
@@ -179,12 +237,14 @@ func (f *follower) watch(ctx context.Context) error {
 		}
 		switch event.Type {
 		case watch.Added, watch.Modified:
-			f.tell(f.saw(sight{at: placeOf(f.kind, one), meta: one, event: true}))
+			f.tell(f.saw(sight{at: placeOf(f.kind(), one), meta: one, event: true}))
 		case watch.Deleted:
-			f.tell(f.saw(sight{at: placeOf(f.kind, one), meta: one, event: true, gone: true}))
+			f.tell(f.saw(sight{at: placeOf(f.kind(), one), meta: one, event: true, gone: true}))
 		case watch.Bookmark, watch.Error:
 		}
+		f.passes(f.kind(), versionOf(one))
 		f.at = one.ResourceVersion
+		worked()
 	}
 	return nil
 }

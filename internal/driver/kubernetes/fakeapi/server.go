@@ -58,6 +58,7 @@ type Failure struct {
 	Text   string         // "": the code's
 	Header http.Header
 	Abort  bool // close the connection without an answer
+	Empty  bool // answer 200 with nothing, as a proxy may answer a watch
 }
 
 // New starts a server that has the namespaces default and kube-system. It ends with the test.
@@ -167,6 +168,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (f *Failure) write(w http.ResponseWriter) {
 	if f.Abort {
 		panic(http.ErrAbortHandler)
+	}
+	if f.Empty {
+		w.Header().Set("Content-Type", "application/json")
+		return
 	}
 	for name, values := range f.Header {
 		w.Header()[http.CanonicalHeaderKey(name)] = values

@@ -72,6 +72,29 @@ func (s *Server) removeLocked(resource schema.GroupResource, old *unstructured.U
 	s.wakeLocked()
 }
 
+// Snapshot returns a function that restores the server to what it has now, as a restore of etcd does: it ends all watches.
+func (s *Server) Snapshot() (restore func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	version, stored := s.version, cloned(s.stored)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.version, s.stored = version, cloned(stored)
+		s.events = slices.DeleteFunc(s.events, func(e event) bool { return e.version > version })
+		s.cuts++
+		s.wakeLocked()
+	}
+}
+
+func cloned(stored map[schema.GroupResource]map[string]*unstructured.Unstructured) map[schema.GroupResource]map[string]*unstructured.Unstructured {
+	all := maps.Clone(stored)
+	for resource, objects := range all {
+		all[resource] = maps.Clone(objects)
+	}
+	return all
+}
+
 func (s *Server) wakeLocked() {
 	close(s.written)
 	s.written = make(chan struct{})

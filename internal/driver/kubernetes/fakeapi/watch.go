@@ -121,7 +121,7 @@ func (s *Server) sinceLocked(req request, chosen selector, version uint64) ([]fr
 			frames = append(frames, frame{watch.Deleted, req.show(gone(e))})
 		}
 	}
-	return frames, s.version
+	return frames, max(version, s.version) // a version that a restore has lost is yet to come
 }
 
 // gone returns the last state of an object that a watch does not see any more, with the version of the write.
