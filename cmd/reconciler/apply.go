@@ -71,7 +71,7 @@ func (a *app) applyRetryCommand() *cobra.Command {
 	var reason, target string
 	cmd := &cobra.Command{
 		Use: "retry APPLY", Short: "Try again what failed of an apply", Args: a.args(1, 1),
-		Long: "Tries again what failed of an apply, in one target or all, with fresh attempts. What a halt kept from starting gets its turn.",
+		Long: "Tries again what failed of an apply, in one target or all, with fresh attempts. What a halt kept from starting gets its turn when that succeeds.",
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the log of the apply")
 	cmd.Flags().StringVar(&target, "target", "", "in this target only")
@@ -252,7 +252,7 @@ func (a *app) applyWaitCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "wait APPLY", Short: "Wait until an apply has ended", Args: a.args(1, 1),
-		Long: "Returns 0 as soon as the apply is completed; 1 when it failed, was cancelled, or only a person can make it go on; 4 at the timeout.",
+		Long: "Returns 0 as soon as the apply is completed; 1 when it failed, was cancelled or superseded, or only a person can make it go on; 4 at the timeout.",
 	}
 	a.problems.Duration(cmd.Flags(), &timeout, "timeout", waitTimeoutDefault, "how long to wait; 0 only looks")
 	cmd.RunE = a.onApply(cli.Viewer, func(ctx context.Context, s *cli.Session, id int64) error {

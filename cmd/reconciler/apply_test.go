@@ -81,7 +81,7 @@ func TestApplySaysWhatItWaitsFor(t *testing.T) {
 }
 
 // settleTasks does what the owner of a target does with the results of all objects there that an apply has to do with.
-const settleTasks = `SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg($2::text), array_agg('no room'::text))::text
+const settleTasks = `SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg($2::text), array_agg('no room'::text), array_agg('spec'::bytea))::text
 	FROM reconciler.targets t JOIN reconciler.tasks k ON k.target_id = t.id WHERE t.name = $1 AND k.state = 'pending' GROUP BY t.id`
 
 func TestApplyRefusesWhatIsNone(t *testing.T) {
@@ -111,4 +111,28 @@ func TestApplyResync(t *testing.T) {
 	refused := w.run(t, "apply", "resync", "deploymnts")
 	require.Equal(t, 2, refused.code)
 	require.Contains(t, refused.stderr, "no resource is named 'deploymnts'")
+}
+
+// F184, F185: an apply that failed and was rolled back is superseded: the command that was printed before starts nothing, and neither the
+// exit code nor a hint calls it a success.
+func TestF185_ApplyThatWasRolledBackIsSuperseded(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.db.Exec(t, "BEGIN; SELECT reconciler.begin_apply('release 42'); UPDATE deployments SET image = 'app:2'; COMMIT")
+	require.Equal(t, "true", w.value(t, "SELECT reconciler.open_apply(l.owner, l.term, 1, 11, 1000)::text FROM reconciler.leases l"))
+	w.value(t, "SELECT c.operation_ids::text FROM reconciler.targets t, reconciler.claim_operations(t.id, t.owner, t.term, '30 s') AS c WHERE t.name = 'ap'")
+	w.value(t, settleTasks, "ap", "failed")
+	failed := w.run(t, "apply", "wait", "1")
+	require.Equal(t, 1, failed.code)
+	require.Contains(t, failed.stderr, "hint: Mend it, then try what failed again: SELECT reconciler.apply_retry(1); When that succeeds it goes on with 5 objects in 2 targets.")
+
+	w.db.Exec(t, "BEGIN; SELECT reconciler.begin_apply('back'); UPDATE deployments SET image = 'app:1'; COMMIT")
+	require.Equal(t, "true", w.value(t, "SELECT reconciler.open_apply(l.owner, l.term, 2, 11, 1000)::text FROM reconciler.leases l"))
+	const next = "Nothing: newer changes have taken 6 of its 6 objects."
+	require.Equal(t, result{code: 2, stderr: "reconciler: apply 1 is superseded, so it cannot be tried again\nhint: " + next + "\n"}, w.run(t, "apply", "retry", "1"))
+	require.Equal(t, result{code: 1, stdout: "apply 1 is superseded\n", stderr: "reconciler: apply 1 is superseded: ap failed: 6: no room\nhint: " + next + "\n"}, w.run(t, "apply", "wait", "1"))
+	shown := w.run(t, "apply", "show", "1")
+	require.Contains(t, shown.stdout, "apply 1 (release 42): superseded\n3 of 3 targets done; 0 of 6 objects completed, 0 failed, 6 superseded, 0 pending\n")
+	require.Contains(t, shown.stdout, "Next: "+next+"\n")
+	require.Equal(t, "failed", w.value(t, "SELECT string_agg(state, ' ') FROM reconciler.apply_events WHERE apply_id = 1"))
 }

@@ -99,7 +99,7 @@ var happenings = map[string]string{
 		SELECT reconciler.open_apply(l.owner, l.term, 1, 11, 1000) FROM reconciler.leases l; UPDATE reconciler.applies SET created_at = '2026-01-02 03:04:05+00'`,
 	"# ap has all of it": claimTasks("ap") + settleDone("ap", ""),
 	"# eu does not take one of its objects": claimTasks("eu") + settleDone("eu", "3") + `;
-		SELECT reconciler.settle_tasks(t.id, t.owner, t.term, '{2}', ARRAY[r.id], '{3}', '{failed}', '{HTTP 422 Unprocessable Entity}') FROM reconciler.targets t, reconciler.resources r WHERE t.name = 'eu'`,
+		SELECT reconciler.settle_tasks(t.id, t.owner, t.term, '{2}', ARRAY[r.id], '{3}', '{failed}', '{HTTP 422 Unprocessable Entity}', '{spec}') FROM reconciler.targets t, reconciler.resources r WHERE t.name = 'eu'`,
 }
 
 func claimTasks(target string) string {
@@ -108,7 +108,7 @@ func claimTasks(target string) string {
 
 // settleDone completes what an apply has to do in a target, but for one object.
 func settleDone(target, but string) string {
-	return fmt.Sprintf(`SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg('done'::text), array_agg(''::text))
+	return fmt.Sprintf(`SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg('done'::text), array_agg(''::text), array_agg('spec'::bytea))
 		FROM reconciler.targets t JOIN reconciler.tasks k ON k.target_id = t.id WHERE t.name = '%s' AND k.key <> '%s' GROUP BY t.id`, target, but)
 }
 

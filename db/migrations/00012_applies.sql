@@ -17,7 +17,8 @@ CREATE TABLE reconciler.applies (
     labels        jsonb NOT NULL CHECK (jsonb_typeof(labels) = 'object'),
     automatic     boolean NOT NULL DEFAULT false,
     reapply       boolean NOT NULL DEFAULT false,
-    state         text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'degraded', 'paused', 'stopping', 'stopped', 'completed', 'failed', 'cancelled')),
+    state         text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'degraded', 'paused', 'stopping', 'stopped',
+        'completed', 'superseded', 'failed', 'cancelled')),
     wish          text NOT NULL DEFAULT 'run' CHECK (wish IN ('run', 'pause', 'stop', 'cancel')),
     released      boolean NOT NULL DEFAULT false,
     version       bigint NOT NULL DEFAULT 1,
@@ -32,7 +33,7 @@ CREATE TABLE reconciler.applies (
     error_message text,
     UNIQUE (epoch, xid),
     CHECK (strategy <> 'waves' OR waves IS NOT NULL),
-    CHECK ((state IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
+    CHECK ((state IN ('completed', 'superseded', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
     CHECK (opened_at IS NOT NULL OR state = 'pending')
 );
 -- Owners ask with each read of rows whether there is one whose objects are not known yet: an index that is empty then.
@@ -63,10 +64,12 @@ CREATE TABLE reconciler.operations (
     target       text COLLATE "C" NOT NULL,
     xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
     ordinal      integer NOT NULL DEFAULT 0 CHECK (ordinal >= 0),
-    state        text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'stopping', 'stopped', 'completed', 'failed', 'halted', 'cancelled')),
+    state        text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'stopping', 'stopped',
+        'completed', 'superseded', 'failed', 'halted', 'cancelled')),
     is_open      boolean NOT NULL DEFAULT false,
     reapply      boolean NOT NULL DEFAULT false,
     done         boolean NOT NULL DEFAULT false,
+    unproven     boolean NOT NULL DEFAULT false,
     term         bigint,
     claims       integer NOT NULL DEFAULT 0 CHECK (claims >= 0),
     budget       integer NOT NULL CHECK (budget > 0),
@@ -86,10 +89,11 @@ CREATE TABLE reconciler.operations (
     CHECK (completed + failed + superseded + cancelled <= tasks),
     CHECK (state <> 'running' OR is_open),
     CHECK (state NOT IN ('pending', 'stopping', 'stopped') OR NOT is_open),
-    CHECK (state NOT IN ('completed', 'failed') OR completed + failed + superseded + cancelled = tasks),
-    CHECK (state <> 'completed' OR failed = 0),
+    CHECK (state NOT IN ('completed', 'superseded', 'failed') OR completed + failed + superseded + cancelled = tasks),
+    CHECK (state <> 'completed' OR failed = 0 AND superseded = 0 AND NOT unproven),
+    CHECK (state <> 'superseded' OR failed = 0 AND superseded > 0),
     CHECK (state <> 'failed' OR failed > 0),
-    CHECK ((state IN ('completed', 'failed', 'halted', 'cancelled')) = (completed_at IS NOT NULL)),
+    CHECK ((state IN ('completed', 'superseded', 'failed', 'halted', 'cancelled')) = (completed_at IS NOT NULL)),
     CHECK (NOT done OR completed_at IS NOT NULL)
 );
 CREATE INDEX operations_order ON reconciler.operations (apply_id, ordinal, target);
@@ -99,9 +103,10 @@ COMMENT ON TABLE reconciler.operations IS 'The part of an apply in one target; s
 COMMENT ON COLUMN reconciler.operations.xid IS 'The transaction that made it, or that had it begin again when it was done.';
 COMMENT ON COLUMN reconciler.operations.target IS 'Name of the target; stays when the target is forgotten.';
 COMMENT ON COLUMN reconciler.operations.ordinal IS 'Place in the order of the rollout; those of one wave have the same.';
-COMMENT ON COLUMN reconciler.operations.state IS 'pending (its gate is closed), running, stopping (calls are still under way), stopped; settled: completed, failed, halted (never started, another one failed), cancelled.';
+COMMENT ON COLUMN reconciler.operations.state IS 'pending (its gate is closed), running, stopping (calls are still under way), stopped; settled: completed, superseded (newer changes took objects of it), failed, halted (never started, another one failed), cancelled.';
 COMMENT ON COLUMN reconciler.operations.is_open IS 'The gate: while it is closed, objects that a task of it governs keep what they have.';
 COMMENT ON COLUMN reconciler.operations.done IS 'No task of it governs an object any more.';
+COMMENT ON COLUMN reconciler.operations.unproven IS 'An object of it has failed and has not been applied as it was then. No other target starts because of it, see on_failure.';
 COMMENT ON COLUMN reconciler.operations.term IS 'Term of the target''s owner that works on it; NULL while it is open: the owner looks at all of its objects again.';
 COMMENT ON COLUMN reconciler.operations.claims IS 'How often it was started: once, and once more after each start() and retry(). A crash does not count.';
 COMMENT ON COLUMN reconciler.operations.health_term IS 'Term of the owner that asked about the health of its objects; what a former owner was told does not count.';
@@ -119,12 +124,13 @@ CREATE TABLE reconciler.tasks (
     state        text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'completed', 'failed', 'superseded', 'cancelled')),
     governs      boolean NOT NULL DEFAULT true,
     attempts     integer NOT NULL DEFAULT 0 CHECK (attempts >= 0),
+    tried        bytea,
     error        text,
     settled_at   timestamptz,
     PRIMARY KEY (operation_id, resource_id, key),
     CHECK ((state = 'pending') = (settled_at IS NULL)),
     CHECK (state <> 'pending' OR governs),
-    CHECK (NOT governs OR state IN ('pending', 'cancelled'))
+    CHECK (NOT governs OR state IN ('pending', 'failed', 'cancelled'))
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE UNIQUE INDEX tasks_governing ON reconciler.tasks (target_id, resource_id, key) WHERE governs;
 CREATE INDEX tasks_retrying ON reconciler.tasks (operation_id) WHERE state = 'pending' AND attempts > 0;
@@ -132,12 +138,13 @@ COMMENT ON TABLE reconciler.tasks IS 'The part of an apply in one object; see th
 COMMENT ON COLUMN reconciler.tasks.seq IS 'Highest seq of its outbox rows: of two applies of one object the later one has the higher.';
 COMMENT ON COLUMN reconciler.tasks.revision IS 'Revision that the change belongs to.';
 COMMENT ON COLUMN reconciler.tasks.governs IS 'The newest task of its object that this has not followed: the gate of its operation holds the object. At most one for an object.';
+COMMENT ON COLUMN reconciler.tasks.tried IS 'Hash of the spec that it failed with first; empty for a delete; NULL if no call was ever made. The object is superseded if it is applied with another one.';
 
 CREATE TABLE reconciler.apply_events (
     id       bigint PRIMARY KEY,
     apply_id bigint NOT NULL REFERENCES reconciler.applies ON DELETE CASCADE,
     title    text NOT NULL,
-    state    text NOT NULL CHECK (state IN ('completed', 'failed', 'cancelled')),
+    state    text NOT NULL CHECK (state IN ('completed', 'superseded', 'failed', 'cancelled')),
     error    text,
     labels   jsonb NOT NULL,
     begun_by text NOT NULL,
@@ -352,19 +359,19 @@ END
 $$;
 
 -- derive_apply is the state of an apply: from how many of its operations are in which state, and what people want of it.
--- troubled: a task has failed. Everything that shows or stores a state has it from here.
-CREATE FUNCTION reconciler.derive_apply(pending bigint, running bigint, stopping bigint, stopped bigint, completed bigint, failed bigint, halted bigint, cancelled bigint,
+-- troubled: a task has failed, or was superseded after that. Everything that shows or stores a state has it from here.
+CREATE FUNCTION reconciler.derive_apply(pending bigint, running bigint, stopping bigint, stopped bigint, completed bigint, superseded bigint, failed bigint, halted bigint, cancelled bigint,
     troubled boolean, on_failure text, wish text, released boolean) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN CASE
-        WHEN pending + running + stopping + stopped = 0 THEN CASE WHEN failed + halted > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' ELSE 'completed' END
+        WHEN pending + running + stopping + stopped = 0 THEN CASE WHEN failed + halted > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' WHEN superseded > 0 THEN 'superseded' ELSE 'completed' END
         WHEN wish IN ('stop', 'cancel') THEN CASE WHEN wish = 'cancel' OR pending + running + stopping > 0 THEN 'stopping' ELSE 'stopped' END
         WHEN running > 0 THEN CASE WHEN troubled OR failed > 0 THEN 'degraded' ELSE 'running' END
         WHEN stopping > 0 THEN 'stopping'
         WHEN pending > 0 THEN CASE
-            WHEN wish = 'pause' OR on_failure = 'pause' AND failed > 0 AND NOT released THEN 'paused'
-            WHEN stopped + completed + failed + halted + cancelled = 0 THEN 'pending'
+            WHEN wish = 'pause' OR on_failure = 'pause' AND (failed > 0 OR superseded > 0 AND troubled) AND NOT released THEN 'paused'
+            WHEN stopped + completed + superseded + failed + halted + cancelled = 0 THEN 'pending'
             WHEN troubled OR failed > 0 THEN 'degraded'
             ELSE 'running' END
         ELSE 'stopped' END;
@@ -407,7 +414,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         NOT t.reports_objects OR w.after <= clock_timestamp() OR NOT coalesce(h.unhealthy IS NULL AND h.asked_at >= greatest(o.completed_at, a.resumed_at), false)
     FROM reconciler.targets t JOIN reconciler.operations o ON o.target_id = t.id JOIN reconciler.applies a ON a.id = o.apply_id
     CROSS JOIN LATERAL reconciler.health_after(a, o) AS w(after) CROSS JOIN LATERAL reconciler.health_of(o, t) AS h
-    WHERE t.id = health_waits.target_id AND t.reports_health AND a.completed_at IS NULL AND a.state IN ('running', 'degraded') AND a.strategy <> 'parallel' AND o.state = 'completed' AND o.started_at IS NOT NULL
+    WHERE t.id = health_waits.target_id AND t.reports_health AND a.completed_at IS NULL AND a.state IN ('running', 'degraded') AND a.strategy <> 'parallel' AND o.state IN ('completed', 'superseded') AND o.started_at IS NOT NULL
       AND EXISTS (SELECT FROM reconciler.operations p WHERE p.apply_id = a.id AND p.ordinal > o.ordinal AND p.state = 'pending')
       AND NOT coalesce(t.reports_objects AND h.unhealthy IS NULL AND h.asked_at >= w.after, false)
     UNION ALL
@@ -416,27 +423,27 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE t.id = health_waits.target_id AND t.reports_health AND k.at IS NOT NULL AND NOT coalesce(t.unhealthy IS NULL AND t.health_asked_at >= k.at, false)
 $$;
 
--- front says where a rollout stands: the first operation in order that is not passed. A failed one is passed when the
--- rollout goes on past failures. unhealthy: what speaks against those before it; unasked: whose answer is still to come.
+-- front says where a rollout stands: the first operation in order that is not passed. One where something has failed is passed when the
+-- rollout goes on past failures. failed: the first where something has failed, until the same is applied there. unhealthy: what speaks against those before it; unasked: whose answer is still to come.
 CREATE FUNCTION reconciler.front(a reconciler.applies) RETURNS reconciler.apply_front
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found_ reconciler.apply_front;
 BEGIN
     SELECT f.ordinal, f.target, f.state,
-        (SELECT o.target FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state = 'failed' ORDER BY o.ordinal, o.target LIMIT 1),
+        (SELECT o.target FROM reconciler.operations o WHERE o.apply_id = a.id AND o.unproven ORDER BY o.ordinal, o.target LIMIT 1),
         (SELECT max(o.completed_at) + a.soak FROM reconciler.operations o
-         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state IN ('completed', 'failed') AND o.started_at IS NOT NULL AND a.soak > '0'),
+         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state IN ('completed', 'superseded', 'failed') AND o.started_at IS NOT NULL AND a.soak > '0'),
         (SELECT t.name || coalesce(' ' || reconciler.circuit_text(t), ': ' || t.trouble, ': ' || reconciler.health_text(a, o, t)) FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
-         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed'
+         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state IN ('completed', 'superseded')
            AND (t.circuit_open_since IS NOT NULL OR t.trouble IS NOT NULL OR reconciler.health_text(a, o, t) IS NOT NULL) ORDER BY o.ordinal, o.target LIMIT 1),
         (SELECT t.name FROM reconciler.operations o JOIN reconciler.targets t ON t.id = o.target_id
-         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state = 'completed' AND o.started_at IS NOT NULL AND t.reports_health
+         WHERE o.apply_id = a.id AND o.ordinal < f.ordinal AND o.state IN ('completed', 'superseded') AND o.started_at IS NOT NULL AND t.reports_health
            AND coalesce((reconciler.health_of(o, t)).asked_at, '-infinity') < reconciler.health_after(a, o) ORDER BY o.ordinal, o.target LIMIT 1)
     INTO found_ FROM (SELECT) AS one LEFT JOIN LATERAL (
         SELECT o.ordinal, o.target, o.state FROM reconciler.operations o
-        WHERE o.apply_id = a.id AND o.state NOT IN ('completed', 'cancelled')
-          AND NOT (o.state = 'failed' AND (a.on_failure = 'continue' OR a.on_failure = 'pause' AND a.released))
+        WHERE o.apply_id = a.id AND o.state NOT IN ('completed', 'cancelled') AND NOT (o.state = 'superseded' AND NOT o.unproven)
+          AND NOT (o.state IN ('superseded', 'failed') AND (a.on_failure = 'continue' OR a.on_failure = 'pause' AND a.released))
         ORDER BY o.ordinal, o.target LIMIT 1) AS f ON true;
     RETURN found_;
 END
@@ -457,11 +464,11 @@ BEGIN
             phase := 'opening'; detail := 'its changes are being counted';
         ELSIF a.wish IN ('stop', 'cancel') THEN
             phase := 'stopped'; detail := 'not started';
-        ELSIF a.on_failure = 'halt' AND f.failed IS NOT NULL THEN
-            phase := 'halted'; detail := format('halted: %s failed', f.failed);
+        ELSIF a.on_failure = 'halt' AND f.failed IS NOT NULL AND NOT o.unproven THEN
+            phase := 'waiting'; detail := format('waiting for %s: it failed, and is tried again', f.failed);
         ELSIF a.wish = 'pause' THEN
             phase := 'paused'; detail := format('paused; %s', reconciler.apply_call('release', a.id));
-        ELSIF a.on_failure = 'pause' AND NOT a.released AND f.failed IS NOT NULL THEN
+        ELSIF a.on_failure = 'pause' AND NOT a.released AND f.failed IS NOT NULL AND NOT o.unproven THEN
             phase := 'paused'; detail := format('paused: %s failed; %s', f.failed, reconciler.apply_call('release', a.id));
         ELSIF a.strategy <> 'parallel' AND f.ordinal < o.ordinal THEN
             phase := 'waiting'; detail := format('waiting for %s', f.target);
@@ -496,7 +503,7 @@ BEGIN
         detail := 'calls that are on their way end';
     WHEN 'stopped' THEN
         detail := format('%s of %s; %s', o.completed + o.superseded, reconciler.counted(o.tasks, 'object'), reconciler.apply_call('start', a.id));
-    WHEN 'completed' THEN
+    WHEN 'completed', 'superseded' THEN
         detail := concat_ws(', ', reconciler.counted(o.completed, 'object'), CASE WHEN o.superseded > 0 THEN o.superseded || ' superseded' END);
         IF a.strategy <> 'parallel' AND o.ordinal < f.ordinal THEN
             detail := concat_ws('; ', detail, (SELECT reconciler.health_text(a, o, x) FROM reconciler.targets x WHERE x.id = o.target_id));
@@ -535,7 +542,8 @@ $$;
 -- refresh_apply derives the state of an apply from all its operations and writes it. The caller holds the apply's row
 -- since an earlier statement: what somebody else had changed before is seen here (in one statement it would not be: two
 -- operations that end at once would leave the apply running). First what the wish and a failure mean for operations that
--- have not started is written to these, so that a terminal state has every operation settled.
+-- have not started is written to these, so that a terminal state has every operation settled. What a halt kept from starting waits
+-- for its turn again when what failed is tried again; waiting() holds it until that has been applied.
 CREATE FUNCTION reconciler.refresh_apply(apply_id bigint) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -550,32 +558,35 @@ BEGIN
     IF a.opened_at IS NULL THEN
         RETURN a.state; -- its operations are being written
     END IF;
-    SELECT o.target, o.error INTO first_ FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state = 'failed' ORDER BY o.ordinal, o.target LIMIT 1;
+    SELECT o.target, o.error INTO first_ FROM reconciler.operations o WHERE o.apply_id = a.id AND o.unproven AND o.completed_at IS NOT NULL ORDER BY o.ordinal, o.target LIMIT 1;
     IF a.wish = 'cancel' THEN
-        UPDATE reconciler.tasks k SET state = 'cancelled', settled_at = clock_timestamp() FROM reconciler.operations o
-        WHERE o.apply_id = a.id AND o.state IN ('pending', 'stopped', 'halted') AND k.operation_id = o.id AND k.state = 'pending';
+        UPDATE reconciler.tasks k SET state = CASE k.state WHEN 'pending' THEN 'cancelled' ELSE k.state END, governs = k.state = 'pending', settled_at = coalesce(k.settled_at, clock_timestamp())
+        FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state IN ('pending', 'stopped', 'halted') AND k.operation_id = o.id AND k.state IN ('pending', 'failed');
         UPDATE reconciler.operations o SET state = 'cancelled', completed_at = clock_timestamp(), cancelled = o.tasks - o.completed - o.failed - o.superseded
         WHERE o.apply_id = a.id AND o.state IN ('pending', 'stopped', 'halted');
     ELSIF a.wish = 'stop' THEN
         UPDATE reconciler.operations o SET state = 'stopped' WHERE o.apply_id = a.id AND o.state = 'pending';
     ELSIF a.on_failure = 'halt' AND first_.target IS NOT NULL THEN
         UPDATE reconciler.operations o SET state = 'halted', completed_at = clock_timestamp(), error = format('halted: %s failed', first_.target)
-        WHERE o.apply_id = a.id AND o.state = 'pending';
+        WHERE o.apply_id = a.id AND o.state = 'pending' AND NOT o.unproven;
+    ELSE
+        UPDATE reconciler.operations o SET state = 'pending', is_open = false, xid = pg_current_xact_id(), error = NULL, completed_at = NULL
+        WHERE o.apply_id = a.id AND o.state = 'halted';
     END IF;
     SELECT count(*) FILTER (WHERE o.state = 'pending') AS pending, count(*) FILTER (WHERE o.state = 'running') AS running,
         count(*) FILTER (WHERE o.state = 'stopping') AS stopping, count(*) FILTER (WHERE o.state = 'stopped') AS stopped,
-        count(*) FILTER (WHERE o.state = 'completed') AS completed, count(*) FILTER (WHERE o.state = 'failed') AS failed,
-        count(*) FILTER (WHERE o.state = 'halted') AS halted, count(*) FILTER (WHERE o.state = 'cancelled') AS cancelled,
-        coalesce(bool_or(o.failed > 0), false) AS troubled, min(o.started_at) AS started_at
+        count(*) FILTER (WHERE o.state = 'completed') AS completed, count(*) FILTER (WHERE o.state = 'superseded') AS superseded,
+        count(*) FILTER (WHERE o.state = 'failed') AS failed, count(*) FILTER (WHERE o.state = 'halted') AS halted, count(*) FILTER (WHERE o.state = 'cancelled') AS cancelled,
+        coalesce(bool_or(o.failed > 0 OR o.state = 'superseded' AND o.unproven), false) AS troubled, min(o.started_at) AS started_at
     INTO c FROM reconciler.operations o WHERE o.apply_id = a.id;
-    derived := reconciler.derive_apply(c.pending, c.running, c.stopping, c.stopped, c.completed, c.failed, c.halted, c.cancelled, c.troubled, a.on_failure, a.wish, a.released);
+    derived := reconciler.derive_apply(c.pending, c.running, c.stopping, c.stopped, c.completed, c.superseded, c.failed, c.halted, c.cancelled, c.troubled, a.on_failure, a.wish, a.released);
     message := CASE WHEN first_.target IS NOT NULL THEN format('%s failed: %s', first_.target, coalesce(first_.error, 'no reason known')) END;
     PERFORM pg_notify('reconciler_turn', '');
     IF (derived, message) IS NOT DISTINCT FROM (a.state, a.error_message) THEN
         RETURN derived;
     END IF;
     UPDATE reconciler.applies x SET state = derived, error_message = message, started_at = coalesce(x.started_at, c.started_at),
-        completed_at = CASE WHEN derived IN ('completed', 'failed', 'cancelled') THEN coalesce(x.completed_at, clock_timestamp()) END
+        completed_at = CASE WHEN derived IN ('completed', 'superseded', 'failed', 'cancelled') THEN coalesce(x.completed_at, clock_timestamp()) END
     WHERE x.id = a.id;
     IF derived <> a.state THEN
         event := reconciler.note_apply(a.id, 'state', message, a.state, derived);
@@ -585,13 +596,13 @@ BEGIN
 END
 $$;
 
--- tell_state tells of a new state: whoever listens, and of an end whoever reads the outbox or tracks apply_events. What
--- leaves the process is on disk before.
+-- tell_state tells of a new state: whoever listens, and of an end whoever reads the outbox or tracks apply_events. One that has ended
+-- and turns out to be superseded does not end once more. What leaves the process is on disk before.
 CREATE FUNCTION reconciler.tell_state(a reconciler.applies, event bigint, state text, message text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM pg_notify('reconciler_applies', jsonb_build_object('apply', a.id, 'title', a.title, 'was', a.state, 'state', tell_state.state)::text);
-    IF tell_state.state IN ('completed', 'failed', 'cancelled') THEN
+    IF a.completed_at IS NULL AND tell_state.state IN ('completed', 'superseded', 'failed', 'cancelled') THEN
         INSERT INTO reconciler.outbox (resource_id, dependency_id, image) VALUES (0, 0, jsonb_build_object('apply', a.id, 'event', event, 'state', tell_state.state));
         INSERT INTO reconciler.apply_events (id, apply_id, title, state, error, labels, begun_by) VALUES (event, a.id, a.title, tell_state.state, message, a.labels, a.created_by);
         PERFORM set_config('synchronous_commit', 'on', true);
@@ -600,18 +611,22 @@ BEGIN
 END
 $$;
 
--- settle_operations settles those operations that have no pending task left, and says how many. The caller holds their applies.
-CREATE FUNCTION reconciler.settle_operations(ids bigint[]) RETURNS integer
+-- settle_operations settles those operations that have no pending task left. The caller holds their applies. What has failed and is
+-- superseded says nothing about what the other targets would get: only the same spec, applied, does. What has failed goes on being tried, so
+-- the gate is open, also when the last call ended after a stop.
+CREATE FUNCTION reconciler.settle_operations(ids bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    n integer;
 BEGIN
-    UPDATE reconciler.operations o SET state = CASE WHEN o.failed > 0 THEN 'failed' ELSE 'completed' END, done = true, completed_at = clock_timestamp()
-    WHERE o.id = ANY (ids) AND o.state IN ('pending', 'running', 'stopping', 'stopped') AND o.tasks = o.completed + o.failed + o.superseded + o.cancelled;
-    GET DIAGNOSTICS n = ROW_COUNT;
+    UPDATE reconciler.operations o SET state = CASE WHEN o.failed > 0 THEN 'failed' WHEN o.superseded > 0 THEN 'superseded' ELSE 'completed' END,
+        is_open = o.is_open OR o.failed > 0, unproven = o.failed > 0 OR u.found IS NOT NULL, error = CASE WHEN o.failed > 0 OR u.found THEN coalesce(CASE WHEN o.failed > 0 OR o.state <> 'halted' THEN o.error END, u.error) END,
+        completed_at = coalesce(o.completed_at, clock_timestamp())
+    FROM reconciler.operations p LEFT JOIN LATERAL (
+        SELECT true AS found, format('%s: %s', k.key, coalesce(k.error, 'no reason known')) AS error FROM reconciler.tasks k
+        WHERE k.operation_id = p.id AND k.state = 'superseded' AND k.tried IS NOT NULL ORDER BY k.resource_id, k.key LIMIT 1) AS u ON p.superseded > 0
+    WHERE o.id = p.id AND p.id = ANY (ids) AND p.state IN ('pending', 'running', 'stopping', 'stopped', 'superseded', 'halted')
+      AND p.tasks = p.completed + p.failed + p.superseded + p.cancelled;
     UPDATE reconciler.operations o SET done = true
-    WHERE o.id = ANY (ids) AND o.state IN ('halted', 'cancelled') AND NOT o.done AND NOT EXISTS (SELECT FROM reconciler.tasks k WHERE k.operation_id = o.id AND k.governs);
-    RETURN n;
+    WHERE o.id = ANY (ids) AND o.completed_at IS NOT NULL AND NOT o.done AND NOT EXISTS (SELECT FROM reconciler.tasks k WHERE k.operation_id = o.id AND k.governs);
 END
 $$;
 -- +goose StatementEnd
@@ -814,24 +829,24 @@ CREATE FUNCTION reconciler.supersede(apply_ids bigint[], target_ids integer[], r
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     lost      record;
-    pending   bigint[] := '{}'; -- the operation of each
-    cancelled bigint[] := '{}';
+    lost_by   bigint[] := '{}'; -- the operation of each
+    states    text[] := '{}'; -- and what its task was
     older     bigint;
 BEGIN
     FOR lost IN SELECT g.* FROM unnest(supersede.target_ids, supersede.resource_ids, supersede.keys, supersede.seqs) AS n(target_id, resource_id, key, seq)
             CROSS JOIN LATERAL (SELECT k.operation_id, k.resource_id, k.key, k.state FROM reconciler.tasks k
                 WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.seq < n.seq LIMIT 1) AS g
             JOIN reconciler.operations o ON o.id = g.operation_id WHERE o.apply_id = ANY (apply_ids) LOOP
-        UPDATE reconciler.tasks k SET state = CASE k.state WHEN 'pending' THEN 'superseded' ELSE k.state END, governs = false, settled_at = coalesce(k.settled_at, clock_timestamp())
+        UPDATE reconciler.tasks k SET state = CASE k.state WHEN 'cancelled' THEN k.state ELSE 'superseded' END, governs = false, settled_at = coalesce(k.settled_at, clock_timestamp())
         WHERE k.operation_id = lost.operation_id AND k.resource_id = lost.resource_id AND k.key = lost.key;
-        IF lost.state = 'pending' THEN
-            pending := pending || lost.operation_id;
-        ELSE
-            cancelled := cancelled || lost.operation_id;
-        END IF;
+        lost_by := lost_by || lost.operation_id;
+        states := states || lost.state;
     END LOOP;
-    UPDATE reconciler.operations o SET superseded = o.superseded + l.n FROM (SELECT x AS operation_id, count(*) AS n FROM unnest(pending) AS x GROUP BY 1) AS l WHERE o.id = l.operation_id;
-    PERFORM reconciler.settle_operations(ARRAY(SELECT DISTINCT x FROM unnest(pending || cancelled) AS x));
+    UPDATE reconciler.operations o SET superseded = o.superseded + l.pending + l.failed, failed = o.failed - l.failed,
+        state = CASE WHEN o.state = 'failed' AND o.failed = l.failed THEN 'superseded' ELSE o.state END
+    FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'pending') AS pending, count(*) FILTER (WHERE x.state = 'failed') AS failed
+          FROM unnest(lost_by, states) AS x(operation_id, state) GROUP BY 1) AS l WHERE o.id = l.operation_id AND l.pending + l.failed > 0;
+    PERFORM reconciler.settle_operations(ARRAY(SELECT DISTINCT x FROM unnest(lost_by) AS x));
     FOREACH older IN ARRAY ARRAY(SELECT x FROM unnest(apply_ids) AS x ORDER BY x) LOOP
         PERFORM reconciler.refresh_apply(older);
     END LOOP;
@@ -870,7 +885,7 @@ BEGIN
                         WHERE y.target_id = t.id AND NOT y.done AND y.xid < turns.since) AS o
                 JOIN reconciler.applies a ON a.id = o.apply_id WHERE (o.state = 'stopping' OR o.is_open AND o.term IS DISTINCT FROM t.term OR o.state = 'pending' AND a.opened_at IS NOT NULL
                     AND (a.strategy = 'parallel' OR NOT EXISTS (SELECT FROM reconciler.operations p
-                        WHERE p.apply_id = o.apply_id AND p.ordinal < o.ordinal AND p.state NOT IN ('completed', 'failed', 'cancelled'))))) AS turn,
+                        WHERE p.apply_id = o.apply_id AND p.ordinal < o.ordinal AND p.state NOT IN ('completed', 'superseded', 'failed', 'cancelled'))))) AS turn,
             CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END AS health
         FROM reconciler.targets t WHERE t.owner = turns.owner
     )
@@ -904,7 +919,7 @@ BEGIN
         WHERE x.target_id = claim_operations.target_id AND NOT x.done
             AND (x.state = 'stopping' OR x.is_open AND x.term IS DISTINCT FROM claim_operations.term OR x.state = 'pending' AND y.opened_at IS NOT NULL
                 AND (y.strategy = 'parallel' OR NOT EXISTS (SELECT FROM reconciler.operations p
-                    WHERE p.apply_id = x.apply_id AND p.ordinal < x.ordinal AND p.state NOT IN ('completed', 'failed', 'cancelled')))) ORDER BY x.apply_id LOOP
+                    WHERE p.apply_id = x.apply_id AND p.ordinal < x.ordinal AND p.state NOT IN ('completed', 'superseded', 'failed', 'cancelled')))) ORDER BY x.apply_id LOOP
         IF o.state = 'stopping' THEN
             stopping_ids := stopping_ids || o.id;
             CONTINUE;
@@ -988,10 +1003,11 @@ $$;
 
 -- settle_tasks records what came of looks at objects that a task governs, in the statement of settle(). Verdicts: done, failed
 -- (a terminal error), attempt (it failed and will be tried again; the last one of the budget is failed). Only what is
--- still pending counts, so that a call that was made again after a crash is charged once.
+-- still pending counts, so that a call that was made again after a crash is charged once. specs are hashes of what was looked at, empty for
+-- a delete. An object that has failed and is applied with another spec than it failed with is superseded: its row was changed since.
 -- It returns how many are completed and how many have failed by that. Lookups by key, whatever the planner thinks of young tables. It does not wait long for an apply: a person may hold it in an
 -- open transaction, and what waits here holds the target.
-CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[], resource_ids integer[], keys text[], verdicts text[], errors text[]) RETURNS bigint[]
+CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[], resource_ids integer[], keys text[], verdicts text[], errors text[], specs bytea[]) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
@@ -1005,18 +1021,28 @@ BEGIN
     PERFORM FROM reconciler.applies a WHERE a.id = ANY (apply_ids) ORDER BY a.id FOR NO KEY UPDATE;
     WITH written AS (
         UPDATE reconciler.tasks k SET
-            attempts = k.attempts + CASE WHEN n.verdict = 'done' THEN 0 ELSE 1 END,
-            state = CASE WHEN n.verdict = 'done' THEN 'completed' WHEN n.verdict = 'failed' OR k.attempts + 1 >= n.budget THEN 'failed' ELSE 'pending' END,
-            governs = n.verdict = 'attempt' AND k.attempts + 1 < n.budget,
-            settled_at = CASE WHEN n.verdict <> 'attempt' OR k.attempts + 1 >= n.budget THEN clock_timestamp() END,
-            error = CASE WHEN n.verdict <> 'done' THEN nullif(n.error, '') END
-        FROM (SELECT s.*, o.budget FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts, settle_tasks.errors) AS s(operation_id, resource_id, key, verdict, error)
-              JOIN reconciler.operations o ON o.id = s.operation_id AND o.target_id = settle_tasks.target_id) AS n
-        WHERE k.operation_id = n.operation_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.state = 'pending'
-        RETURNING k.operation_id, k.state, k.error, k.key
+            attempts = k.attempts + CASE WHEN n.verdict = 'done' OR n.was = 'failed' THEN 0 ELSE 1 END,
+            state = CASE WHEN n.verdict = 'done' AND n.tried <> n.spec THEN 'superseded' WHEN n.was = 'failed' THEN 'failed' WHEN n.verdict = 'done' THEN 'completed'
+                WHEN n.verdict = 'failed' OR k.attempts + 1 >= n.budget THEN 'failed' ELSE 'pending' END,
+            -- What has failed goes on being tried, and may be superseded by that.
+            governs = n.verdict <> 'done' AND n.tracked,
+            settled_at = CASE WHEN n.verdict <> 'attempt' OR k.attempts + 1 >= n.budget THEN coalesce(k.settled_at, clock_timestamp()) END,
+            error = CASE WHEN n.was = 'failed' OR n.tried <> n.spec AND n.verdict = 'done' THEN k.error WHEN n.verdict <> 'done' THEN nullif(n.error, '') END,
+            tried = CASE WHEN n.verdict = 'done' THEN k.tried ELSE coalesce(k.tried, n.spec, '') END
+        FROM (SELECT s.*, o.budget, w.state AS was, w.tried, EXISTS (SELECT FROM reconciler.resources r WHERE r.id = s.resource_id) AS tracked
+              FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts, settle_tasks.errors, settle_tasks.specs)
+                  AS s(operation_id, resource_id, key, verdict, error, spec)
+              JOIN reconciler.operations o ON o.id = s.operation_id AND o.target_id = settle_tasks.target_id
+              JOIN reconciler.tasks w ON w.operation_id = s.operation_id AND w.resource_id = s.resource_id AND w.key = s.key) AS n
+        WHERE k.operation_id = n.operation_id AND k.resource_id = n.resource_id AND k.key = n.key
+          AND (k.state = 'pending' OR k.state = 'failed' AND k.governs AND (n.verdict = 'done' OR NOT n.tracked))
+        RETURNING k.operation_id, k.state, k.error, k.key, n.was
     ), counted AS (
-        UPDATE reconciler.operations o SET completed = o.completed + w.completed, failed = o.failed + w.failed, error = coalesce(o.error, w.error)
-        FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'completed') AS completed, count(*) FILTER (WHERE x.state = 'failed') AS failed,
+        UPDATE reconciler.operations o SET completed = o.completed + w.completed, failed = o.failed + w.failed - w.mended, superseded = o.superseded + w.superseded,
+            error = CASE o.state WHEN 'halted' THEN coalesce(w.error, o.error) ELSE coalesce(o.error, w.error) END,
+            state = CASE WHEN o.state = 'failed' AND o.failed = w.mended THEN 'superseded' ELSE o.state END
+        FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'completed') AS completed, count(*) FILTER (WHERE x.state = 'failed' AND x.was = 'pending') AS failed,
+                  count(*) FILTER (WHERE x.state = 'superseded') AS superseded, count(*) FILTER (WHERE x.state = 'superseded' AND x.was = 'failed') AS mended,
                   (array_agg(format('%s: %s', x.key, coalesce(x.error, 'no reason known')) ORDER BY x.key) FILTER (WHERE x.state = 'failed'))[1] AS error
               FROM written x GROUP BY 1) AS w
         WHERE o.id = w.operation_id RETURNING w.completed AS fresh, w.failed AS lost, o.tasks - o.completed - o.failed - o.superseded - o.cancelled AS pending
@@ -1126,30 +1152,60 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHEN a.wish = 'stop' AND a.state NOT IN ('stopping', 'stopped') AND a.completed_at IS NULL THEN ' (to be stopped)' ELSE '' END
 $$;
 
--- apply_holds says how many objects an apply that has ended goes on holding.
-CREATE FUNCTION reconciler.apply_holds(apply_id bigint) RETURNS bigint
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(sum(o.tasks - o.completed - o.failed - o.superseded), 0)::bigint FROM reconciler.operations o
-    WHERE o.apply_id = apply_holds.apply_id AND o.state IN ('halted', 'cancelled') AND NOT o.is_open AND NOT o.done
+CREATE FUNCTION reconciler.counted_in(objects bigint, targets bigint) RETURNS text
+LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT format('%s in %s', reconciler.counted(objects, 'object'), reconciler.counted(targets, 'target'))
 $$;
 
--- apply_next is the one thing to do next about an apply.
+-- apply_holds says how many objects an apply that has ended goes on holding, and as text in how many targets; 0 and NULL for none.
+CREATE FUNCTION reconciler.apply_holds(apply_id bigint, OUT objects bigint, OUT text text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT h.objects, CASE WHEN h.objects > 0 THEN reconciler.counted_in(h.objects, h.targets) END
+    FROM (SELECT coalesce(sum(o.tasks - o.completed - o.failed - o.superseded), 0)::bigint AS objects, count(*) AS targets FROM reconciler.operations o
+          WHERE o.apply_id = apply_holds.apply_id AND o.state IN ('halted', 'cancelled') AND NOT o.is_open AND NOT o.done) AS h
+$$;
+
+-- apply_waiting says as text how many objects, in how many targets, stand behind something that has failed.
+CREATE FUNCTION reconciler.apply_waiting(apply_id bigint) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT reconciler.counted_in(w.objects, w.targets)
+    FROM (SELECT sum(o.tasks - o.completed - o.failed - o.superseded - o.cancelled)::bigint AS objects, count(*) AS targets FROM reconciler.operations o
+          WHERE o.apply_id = apply_waiting.apply_id AND o.state IN ('pending', 'halted') AND NOT o.unproven) AS w WHERE w.targets > 0
+$$;
+
+-- apply_mends is how to try again what failed; NULL if there is nothing that could be: its rows were changed since, its target was
+-- forgotten, or no call can be made for it.
+CREATE FUNCTION reconciler.apply_mends(a reconciler.applies) RETURNS text
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT 'Mend it, then try what failed again: ' || reconciler.apply_call('retry', a.id) WHERE a.wish IN ('run', 'pause') AND EXISTS (
+        SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target_id IS NOT NULL AND o.failed > 0 AND o.state IN ('failed', 'running')
+          AND EXISTS (SELECT FROM reconciler.tasks k WHERE k.operation_id = o.id AND k.state = 'failed' AND k.tried IS NOT NULL))
+$$;
+
+-- apply_next is the one thing to do next about an apply. What it proposes starts no more than it says: a release that failed must not
+-- reach other targets because somebody has copied a hint.
 CREATE FUNCTION reconciler.apply_next(a reconciler.applies) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    holds bigint;
+    holds record;
+    mends text;
     one   record;
 BEGIN
     IF a.completed_at IS NOT NULL AND a.opened_at IS NOT NULL THEN
-        holds := reconciler.apply_holds(a.id);
-        RETURN CASE a.state WHEN 'completed' THEN 'Nothing: it is everywhere.'
-            WHEN 'failed' THEN format('Mend it, then try what failed again: %s Or correct the rows, as a new apply.', reconciler.apply_call('retry', a.id))
-            ELSE 'Nothing more comes of it.' END
-            || CASE WHEN holds > 0 THEN format(' %s %s: %s', reconciler.counted(holds, 'object'),
-                CASE WHEN holds = 1 THEN 'keeps what the target has; to let it follow its row' ELSE 'keep what the target has; to let them follow their rows' END, reconciler.apply_call('release', a.id)) ELSE '' END;
+        SELECT * INTO holds FROM reconciler.apply_holds(a.id);
+        mends := CASE WHEN a.state = 'failed' THEN reconciler.apply_mends(a) END;
+        RETURN concat_ws(' ', CASE WHEN a.state = 'completed' THEN 'Nothing: it is everywhere.'
+            WHEN a.state = 'superseded' THEN (SELECT format('Nothing: newer changes have taken %s of its %s.', sum(o.superseded), reconciler.counted(sum(o.tasks)::bigint, 'object'))
+                FROM reconciler.operations o WHERE o.apply_id = a.id)
+            WHEN mends IS NULL THEN 'Nothing more comes of it.'
+            ELSE mends || coalesce(' When that succeeds it goes on with ' || reconciler.apply_waiting(a.id) || '.', '') || ' Or correct the rows, as a new apply.' END,
+            CASE WHEN holds.objects > 0 THEN format('%s %s: %s', holds.text,
+                CASE WHEN holds.objects = 1 THEN 'keeps what the target has; to let it follow its row' ELSE 'keep what the targets have; to let them follow their rows' END, reconciler.apply_call('release', a.id)) END);
     END IF;
     IF a.wish = 'stop' THEN
         RETURN 'To go on: ' || reconciler.apply_call('start', a.id);
+    ELSIF a.state = 'paused' AND a.error_message IS NOT NULL THEN
+        RETURN concat_ws(' ', reconciler.apply_mends(a), format('To go on%s in spite of that: %s', ' with ' || reconciler.apply_waiting(a.id), reconciler.apply_call('release', a.id)));
     ELSIF a.state = 'paused' OR a.wish = 'pause' THEN
         RETURN 'To go on: ' || reconciler.apply_call('release', a.id);
     ELSIF a.wish = 'cancel' THEN
@@ -1234,17 +1290,17 @@ CREATE FUNCTION reconciler.apply_release(apply bigint, reason text DEFAULT NULL)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     a     reconciler.applies := reconciler.named_apply(apply);
-    holds bigint;
+    holds record;
 BEGIN
     IF a.completed_at IS NOT NULL THEN
-        holds := reconciler.apply_holds(a.id);
-        IF holds = 0 THEN
+        SELECT * INTO holds FROM reconciler.apply_holds(a.id);
+        IF holds.objects = 0 THEN
             RETURN format('apply %s is %s and holds nothing', a.id, a.state);
         END IF;
         UPDATE reconciler.operations o SET is_open = true, term = NULL WHERE o.apply_id = a.id AND o.state IN ('halted', 'cancelled') AND NOT o.done;
         PERFORM reconciler.note_apply(a.id, 'release', reason);
         PERFORM pg_notify('reconciler_turn', '');
-        RETURN format('%s of apply %s %s rows again', reconciler.counted(holds, 'object'), a.id, CASE WHEN holds = 1 THEN 'follows its' ELSE 'follow their' END);
+        RETURN format('%s of apply %s %s rows again', holds.text, a.id, CASE WHEN holds.objects = 1 THEN 'follows its' ELSE 'follow their' END);
     ELSIF a.wish IN ('stop', 'cancel') THEN
         PERFORM reconciler.refuse_apply(a, 'released');
     ELSIF a.wish = 'run' AND a.state <> 'paused' THEN
@@ -1263,7 +1319,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     a     reconciler.applies := reconciler.named_apply(apply);
     state text;
-    holds bigint;
+    holds text;
 BEGIN
     IF a.wish = 'cancel' THEN
         RETURN format('apply %s is cancelled already', a.id);
@@ -1274,50 +1330,54 @@ BEGIN
     PERFORM reconciler.close_gates(a.id);
     PERFORM reconciler.note_apply(a.id, 'cancel', reason);
     state := reconciler.refresh_apply(a.id);
-    holds := reconciler.apply_holds(a.id);
+    holds := (reconciler.apply_holds(a.id)).text;
     RETURN format('apply %s is %s', a.id, CASE state WHEN 'stopping' THEN 'cancelled as soon as calls that are on their way have ended' ELSE 'cancelled' END)
-        || CASE WHEN holds > 0 THEN format('; %s not reached, until %s', reconciler.counted(holds, 'object'), reconciler.apply_call('release', a.id)) ELSE '' END;
+        || coalesce(format('; %s not reached, until ', holds) || CASE WHEN holds IS NOT NULL THEN reconciler.apply_call('release', a.id) END, '');
 END
 $$;
 
 -- apply_retry tries again what failed, in one target or all, with a fresh budget; what a halt kept from starting gets its
--- turn. An object that a newer apply has by now is that one's.
+-- turn when the same has been applied. An object that a newer apply has by now is that one's.
 CREATE FUNCTION reconciler.apply_retry(apply bigint, target text DEFAULT NULL, reason text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     a   reconciler.applies;
     ids bigint[];
     n   bigint;
+    state text;
+    gone CONSTANT text := 'nothing of apply %s can be tried again%s: its rows were changed since, or no call can be made for it';
 BEGIN
     a := reconciler.named_apply(apply);
     IF apply_retry.target IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target = apply_retry.target) THEN
         RAISE EXCEPTION 'apply % has nothing to do with target %', a.id, quote_literal(apply_retry.target) USING ERRCODE = 'undefined_object',
             HINT = 'Its targets: ' || coalesce((SELECT string_agg(o.target, ', ' ORDER BY o.ordinal, o.target) FROM reconciler.operations o WHERE o.apply_id = a.id), 'none');
-    ELSIF a.wish IN ('stop', 'cancel') OR a.state IN ('completed', 'cancelled') THEN
+    ELSIF a.wish IN ('stop', 'cancel') OR a.state IN ('completed', 'superseded', 'cancelled') THEN
         PERFORM reconciler.refuse_apply(a, 'tried again');
     END IF;
     ids := ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target_id IS NOT NULL
         AND o.failed > 0 AND o.state IN ('failed', 'running') AND (apply_retry.target IS NULL OR o.target = apply_retry.target));
     IF ids = '{}' THEN
-        RETURN format('nothing of apply %s has failed%s', a.id, ' in ' || apply_retry.target);
+        RETURN format(CASE WHEN EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.unproven AND (apply_retry.target IS NULL OR o.target = apply_retry.target))
+            THEN gone ELSE 'nothing of apply %s has failed%s' END, a.id, ' in ' || apply_retry.target);
     END IF;
     -- The leader may open an apply at this moment that has the same objects. Its tasks are not seen before they are committed,
     -- and the index of what governs an object lets only one of both: then look again.
     FOR look IN 1..10 LOOP
         BEGIN
             WITH again AS (
-                UPDATE reconciler.tasks k SET attempts = 0, error = NULL, state = CASE WHEN newer.found THEN 'superseded' ELSE 'pending' END, governs = NOT newer.found,
+                UPDATE reconciler.tasks k SET attempts = 0, state = CASE WHEN newer.found THEN 'superseded' ELSE 'pending' END, governs = NOT newer.found,
                     settled_at = CASE WHEN newer.found THEN k.settled_at END
                 FROM (SELECT f.operation_id, f.resource_id, f.key, EXISTS (SELECT FROM reconciler.tasks g WHERE g.target_id = f.target_id AND g.resource_id = f.resource_id AND g.key = f.key AND g.seq > f.seq) AS found
-                      FROM reconciler.tasks f WHERE f.operation_id = ANY (ids) AND f.state = 'failed' AND octet_length(f.key) <= 2000) AS newer
+                      FROM reconciler.tasks f WHERE f.operation_id = ANY (ids) AND f.state = 'failed' AND f.tried IS NOT NULL) AS newer
                 WHERE k.operation_id = newer.operation_id AND k.resource_id = newer.resource_id AND k.key = newer.key
                 RETURNING k.operation_id, k.state
             ), counted AS (
                 SELECT g.operation_id, count(*) AS n, count(*) FILTER (WHERE g.state = 'superseded') AS superseded FROM again g GROUP BY 1
             ), written AS (
-                UPDATE reconciler.operations o SET failed = o.failed - c.n, superseded = o.superseded + c.superseded, error = NULL,
+                UPDATE reconciler.operations o SET failed = o.failed - c.n, superseded = o.superseded + c.superseded,
+                    error = CASE WHEN o.failed > c.n THEN o.error END,
                     state = CASE o.state WHEN 'failed' THEN 'pending' ELSE o.state END, is_open = o.state = 'running', term = NULL, done = false, xid = pg_current_xact_id(), completed_at = NULL
-                FROM counted c WHERE o.id = c.operation_id RETURNING c.n
+                FROM counted c WHERE o.id = c.operation_id RETURNING c.n - c.superseded AS n
             )
             SELECT coalesce(sum(w.n), 0) INTO n FROM written w;
             EXIT;
@@ -1327,11 +1387,11 @@ BEGIN
             END IF;
         END;
     END LOOP;
-    UPDATE reconciler.operations o SET state = 'pending', is_open = false, done = false, xid = pg_current_xact_id(), error = NULL, completed_at = NULL WHERE o.apply_id = a.id AND o.state = 'halted';
     UPDATE reconciler.applies x SET resumed_at = clock_timestamp() WHERE x.id = a.id;
     PERFORM reconciler.note_apply(a.id, 'retry', reason, target => apply_retry.target);
     PERFORM reconciler.settle_operations(ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id));
-    RETURN format('%s of apply %s to be tried again, it is %s', reconciler.counted(n, 'object'), a.id, reconciler.refresh_apply(a.id));
+    state := reconciler.refresh_apply(a.id);
+    RETURN CASE WHEN n = 0 THEN format(gone, a.id, ' in ' || apply_retry.target) ELSE format('%s of apply %s to be tried again, it is %s', reconciler.counted(n, 'object'), a.id, state) END;
 END
 $$;
 
@@ -1351,7 +1411,7 @@ BEGIN
         IF NOT FOUND THEN
             RAISE EXCEPTION 'there is no apply %', coalesce(apply_wait.apply::text, 'NULL') USING ERRCODE = 'undefined_object';
         END IF;
-        timed_out := a.state NOT IN ('completed', 'failed', 'cancelled', 'paused', 'stopped');
+        timed_out := a.completed_at IS NULL AND a.state NOT IN ('paused', 'stopped');
         EXIT WHEN NOT timed_out OR clock_timestamp() >= deadline;
         PERFORM pg_sleep(least(0.02, extract(epoch FROM deadline - clock_timestamp())));
     END LOOP;
@@ -1364,6 +1424,9 @@ COMMENT ON FUNCTION reconciler.named_apply IS 'Internal: an apply by its number,
 COMMENT ON FUNCTION reconciler.refuse_apply IS 'Internal: refuses a command, and says what would work.';
 COMMENT ON FUNCTION reconciler.apply_state_text IS 'Internal: the state of an apply in words.';
 COMMENT ON FUNCTION reconciler.apply_holds IS 'Internal: how many objects an apply that has ended holds.';
+COMMENT ON FUNCTION reconciler.apply_waiting IS 'Internal: how much of an apply stands behind something that has failed.';
+COMMENT ON FUNCTION reconciler.counted_in IS 'Internal: a number of objects and targets.';
+COMMENT ON FUNCTION reconciler.apply_mends IS 'Internal: how to try again what failed of an apply.';
 COMMENT ON FUNCTION reconciler.apply_next IS 'Internal: what to do next about an apply.';
 COMMENT ON FUNCTION reconciler.close_gates IS 'Internal: closes the gates of running operations.';
 COMMENT ON FUNCTION reconciler.apply_pause IS 'Has an apply start in no further target until apply_release(). What runs ends.';
@@ -1371,7 +1434,7 @@ COMMENT ON FUNCTION reconciler.apply_stop IS 'Stops an apply, also where it runs
 COMMENT ON FUNCTION reconciler.apply_start IS 'Ends apply_stop().';
 COMMENT ON FUNCTION reconciler.apply_release IS 'Lets a paused apply go on. One that failed or was cancelled it makes let go of the objects that it still holds.';
 COMMENT ON FUNCTION reconciler.apply_cancel IS 'Ends an apply for good. Objects that it has not reached keep what they have until apply_release() or a newer apply.';
-COMMENT ON FUNCTION reconciler.apply_retry IS 'Tries again what failed of an apply, in one target or all, with fresh attempts; what a halt kept from starting gets its turn.';
+COMMENT ON FUNCTION reconciler.apply_retry IS 'Tries again what failed of an apply, in one target or all, with fresh attempts; what a halt kept from starting gets its turn when that succeeds.';
 COMMENT ON FUNCTION reconciler.apply_wait IS 'Returns one row as soon as an apply has ended, or only a person can make it go on; else at the timeout.';
 
 CREATE VIEW reconciler.apply_status AS
@@ -1383,7 +1446,7 @@ FROM reconciler.applies a CROSS JOIN LATERAL (
         coalesce(sum(o.failed), 0)::bigint AS failed, coalesce(sum(o.superseded), 0)::bigint AS superseded, coalesce(sum(o.cancelled), 0)::bigint AS cancelled
     FROM reconciler.operations o WHERE o.apply_id = a.id) AS n;
 COMMENT ON VIEW reconciler.apply_status IS 'One row for each apply: is it out, where not, and what to do next.';
-COMMENT ON COLUMN reconciler.apply_status.state IS 'pending, running, degraded (running, and something has failed), paused (waits for a person), stopping, stopped, completed, failed, cancelled.';
+COMMENT ON COLUMN reconciler.apply_status.state IS 'pending, running, degraded (running, and something has failed), paused (waits for a person), stopping, stopped, completed (every object was applied), superseded (newer changes took objects of it), failed, cancelled.';
 COMMENT ON COLUMN reconciler.apply_status.targets_done IS 'Targets where nothing more comes of it.';
 COMMENT ON COLUMN reconciler.apply_status.tasks IS 'Objects in all targets.';
 COMMENT ON COLUMN reconciler.apply_status.error IS 'The first target in order that failed, and why.';
@@ -1403,7 +1466,7 @@ CREATE VIEW reconciler.apply_tasks AS
 SELECT o.apply_id AS apply, o.target, r.name AS resource, k.key, k.state, k.attempts, k.error, k.revision, k.settled_at, k.governs AND NOT o.is_open AS held
 FROM reconciler.tasks k JOIN reconciler.operations o ON o.id = k.operation_id LEFT JOIN reconciler.resources r ON r.id = k.resource_id;
 COMMENT ON VIEW reconciler.apply_tasks IS 'Applies by object.';
-COMMENT ON COLUMN reconciler.apply_tasks.state IS 'pending, completed, failed (a terminal error, or too many attempts), superseded (a newer apply changed the object), cancelled.';
+COMMENT ON COLUMN reconciler.apply_tasks.state IS 'pending, completed, failed (a terminal error, or too many attempts), superseded (a newer apply changed the object, or its row was changed after it had failed), cancelled.';
 COMMENT ON COLUMN reconciler.apply_tasks.held IS 'The object keeps what it has while its target waits for its turn.';
 
 -- +goose StatementBegin
@@ -1445,7 +1508,7 @@ UPDATE reconciler.ledger SET state = 'pending', held_by = NULL, next_attempt_at 
 DROP VIEW reconciler.apply_tasks, reconciler.apply_targets, reconciler.apply_status;
 DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
-    reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_holds, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
+    reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_mends, reconciler.apply_waiting, reconciler.apply_holds, reconciler.counted_in, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
     reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.turns, reconciler.fail_apply, reconciler.supersede,
     reconciler.unopened_keys, reconciler.unopened_applies, reconciler.open_applies, reconciler.open_apply, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
     reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_ask, reconciler.health_text, reconciler.health_of, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;

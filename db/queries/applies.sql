@@ -53,7 +53,7 @@ ORDER BY k.resource_id, k.key LIMIT sqlc.arg(page_rows)::int;
 -- What the status page shows of applies: the newest that have not ended, then the newest that have. Whoever reads it has
 -- shown no token, so there is no error text; next has one where it says what is waited for.
 SELECT s.id, s.title, s.state, (s.completed_at IS NOT NULL)::boolean AS ended, s.targets, s.targets_done, s.tasks, s.completed, s.failed, s.superseded, s.pending::bigint AS pending,
-    (CASE WHEN s.state IN ('paused', 'stopped', 'completed', 'failed', 'cancelled') THEN s.next ELSE '' END)::text AS next
+    (CASE WHEN s.state IN ('paused', 'stopped', 'completed', 'superseded', 'failed', 'cancelled') THEN s.next ELSE '' END)::text AS next
 FROM reconciler.apply_status s
 WHERE s.id = ANY (ARRAY(SELECT a.id FROM reconciler.applies a WHERE a.completed_at IS NULL ORDER BY a.id DESC LIMIT sqlc.arg(under_way)::int)
     || ARRAY(SELECT a.id FROM reconciler.applies a WHERE a.completed_at IS NOT NULL ORDER BY a.id DESC LIMIT sqlc.arg(ended)::int))

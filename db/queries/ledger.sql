@@ -8,7 +8,7 @@ SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)
     sqlc.arg(passed)::bigint, sqlc.arg(passed_of)::bigint, sqlc.arg(guard_window)::float8, sqlc.arg(ended_calls)::bigint[]) AS ledger,
   CASE WHEN cardinality(sqlc.arg(task_operation_ids)::bigint[]) > 0 THEN
     reconciler.settle_tasks(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid, sqlc.arg(term)::bigint, sqlc.arg(task_operation_ids)::bigint[],
-      sqlc.arg(task_resource_ids)::int[], sqlc.arg(task_keys)::text[], sqlc.arg(task_verdicts)::text[], sqlc.arg(task_errors)::text[]) END AS settled
+      sqlc.arg(task_resource_ids)::int[], sqlc.arg(task_keys)::text[], sqlc.arg(task_verdicts)::text[], sqlc.arg(task_errors)::text[], sqlc.arg(task_specs)::bytea[]) END AS settled
   OFFSET 0) AS w;
 
 -- name: ParkedDecide :one

@@ -73,6 +73,19 @@ var inState = map[string]func(t *testing.T, db appliesDB) int{
 		db.finish(t, id, "asia", "failed")
 		return id
 	},
+	"superseded": func(t *testing.T, db appliesDB) int {
+		t.Helper()
+		id := db.roll(t, "'x'")
+		db.roll(t, "'y'")
+		return id
+	},
+	"failed in vain": func(t *testing.T, db appliesDB) int {
+		t.Helper()
+		id := db.roll(t, "'x'")
+		db.finish(t, id, "asia", "failed")
+		db.settleAs(t, id, "asia", "done", "put back")
+		return id
+	},
 	"cancelled": func(t *testing.T, db appliesDB) int {
 		t.Helper()
 		id := db.roll(t, "'x'")
@@ -85,10 +98,12 @@ const (
 	hintStart   = "To go on: SELECT reconciler.apply_start(1);"
 	hintRelease = "To go on: SELECT reconciler.apply_release(1);"
 	hintEnds    = "It ends when calls that are on their way have ended."
-	hintFailed  = "Mend it, then try what failed again: SELECT reconciler.apply_retry(1); Or correct the rows, as a new apply. " +
-		"6 objects keep what the target has; to let them follow their rows: SELECT reconciler.apply_release(1);"
-	hintGone = "Nothing more comes of it. 9 objects keep what the target has; to let them follow their rows: SELECT reconciler.apply_release(1);"
-	hintDone = "Nothing: it is everywhere."
+	hintOnward  = "Mend it, then try what failed again: SELECT reconciler.apply_retry(1); To go on with 6 objects in 2 targets in spite of that: SELECT reconciler.apply_release(1);"
+	hintFailed  = "Mend it, then try what failed again: SELECT reconciler.apply_retry(1); When that succeeds it goes on with 6 objects in 2 targets. Or correct the rows, as a new apply. " + hintHolds
+	hintHolds   = "6 objects in 2 targets keep what the targets have; to let them follow their rows: SELECT reconciler.apply_release(1);"
+	hintGone    = "Nothing more comes of it. 9 objects in 3 targets keep what the targets have; to let them follow their rows: SELECT reconciler.apply_release(1);"
+	hintTaken   = "Nothing: newer changes have taken 9 of its 9 objects."
+	hintDone    = "Nothing: it is everywhere."
 )
 
 // commandAnswers are, for each state, what every command says, and the state after it. A refusal begins with "!" and changes nothing.
@@ -106,7 +121,7 @@ var commandAnswers = map[string]map[string]string{
 		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
 		"start":   "apply 1 is pending already -> pending",
 		"release": "apply 1 is pending, and nothing pauses it -> pending",
-		"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
+		"cancel":  "apply 1 is cancelled; 9 objects in 3 targets not reached, until SELECT reconciler.apply_release(1); -> cancelled",
 		"retry":   "nothing of apply 1 has failed -> pending",
 	},
 	"running": {
@@ -114,7 +129,7 @@ var commandAnswers = map[string]map[string]string{
 		"stop":    "apply 1 is stopping: calls that are on their way end, until SELECT reconciler.apply_start(1); -> stopping",
 		"start":   "apply 1 is running already -> running",
 		"release": "apply 1 is running, and nothing pauses it -> running",
-		"cancel":  "apply 1 is cancelled as soon as calls that are on their way have ended; 6 objects not reached, until SELECT reconciler.apply_release(1); -> stopping",
+		"cancel":  "apply 1 is cancelled as soon as calls that are on their way have ended; 6 objects in 2 targets not reached, until SELECT reconciler.apply_release(1); -> stopping",
 		"retry":   "nothing of apply 1 has failed -> running",
 	},
 	"degraded": {
@@ -122,7 +137,7 @@ var commandAnswers = map[string]map[string]string{
 		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
 		"start":   "apply 1 is degraded already -> degraded",
 		"release": "apply 1 is degraded, and nothing pauses it -> degraded",
-		"cancel":  "apply 1 is cancelled; 6 objects not reached, until SELECT reconciler.apply_release(1); -> failed",
+		"cancel":  "apply 1 is cancelled; 6 objects in 2 targets not reached, until SELECT reconciler.apply_release(1); -> failed",
 		"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
 	},
 	"paused": {
@@ -130,15 +145,15 @@ var commandAnswers = map[string]map[string]string{
 		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
 		"start":   "! apply 1 is paused, so it cannot be started\n" + hintRelease,
 		"release": "apply 1 goes on, it is pending -> pending",
-		"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
+		"cancel":  "apply 1 is cancelled; 9 objects in 3 targets not reached, until SELECT reconciler.apply_release(1); -> cancelled",
 		"retry":   "nothing of apply 1 has failed -> paused",
 	},
 	"failure paused": {
 		"pause":   "apply 1 starts in no further target, until SELECT reconciler.apply_release(1); -> paused",
 		"stop":    "apply 1 is stopped, until SELECT reconciler.apply_start(1); -> stopped",
-		"start":   "! apply 1 is paused, so it cannot be started\n" + hintRelease,
+		"start":   "! apply 1 is paused, so it cannot be started\n" + hintOnward,
 		"release": "apply 1 goes on, it is degraded -> degraded",
-		"cancel":  "apply 1 is cancelled; 6 objects not reached, until SELECT reconciler.apply_release(1); -> failed",
+		"cancel":  "apply 1 is cancelled; 6 objects in 2 targets not reached, until SELECT reconciler.apply_release(1); -> failed",
 		"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
 	},
 	"stopping": {
@@ -146,7 +161,7 @@ var commandAnswers = map[string]map[string]string{
 		"stop":    "apply 1 is stopping already -> stopping",
 		"start":   "apply 1 goes on, it is running -> running",
 		"release": "! apply 1 is stopping, so it cannot be released\n" + hintStart,
-		"cancel":  "apply 1 is cancelled as soon as calls that are on their way have ended; 6 objects not reached, until SELECT reconciler.apply_release(1); -> stopping",
+		"cancel":  "apply 1 is cancelled as soon as calls that are on their way have ended; 6 objects in 2 targets not reached, until SELECT reconciler.apply_release(1); -> stopping",
 		"retry":   "! apply 1 is stopping, so it cannot be tried again\n" + hintStart,
 	},
 	"stopped": {
@@ -154,7 +169,7 @@ var commandAnswers = map[string]map[string]string{
 		"stop":    "apply 1 is stopped already -> stopped",
 		"start":   "apply 1 goes on, it is pending -> pending",
 		"release": "! apply 1 is stopped, so it cannot be released\n" + hintStart,
-		"cancel":  "apply 1 is cancelled; 9 objects not reached, until SELECT reconciler.apply_release(1); -> cancelled",
+		"cancel":  "apply 1 is cancelled; 9 objects in 3 targets not reached, until SELECT reconciler.apply_release(1); -> cancelled",
 		"retry":   "! apply 1 is stopped, so it cannot be tried again\n" + hintStart,
 	},
 	"cancelling": {
@@ -177,15 +192,31 @@ var commandAnswers = map[string]map[string]string{
 		"pause":   "! apply 1 is failed, so it cannot be paused\n" + hintFailed,
 		"stop":    "! apply 1 is failed, so it cannot be stopped\n" + hintFailed,
 		"start":   "! apply 1 is failed, so it cannot be started\n" + hintFailed,
-		"release": "6 objects of apply 1 follow their rows again -> failed",
+		"release": "6 objects in 2 targets of apply 1 follow their rows again -> failed",
 		"cancel":  "! apply 1 is failed, so it cannot be cancelled\n" + hintFailed,
 		"retry":   "3 objects of apply 1 to be tried again, it is pending -> pending",
+	},
+	"superseded": {
+		"pause":   "! apply 1 is superseded, so it cannot be paused\n" + hintTaken,
+		"stop":    "! apply 1 is superseded, so it cannot be stopped\n" + hintTaken,
+		"start":   "! apply 1 is superseded, so it cannot be started\n" + hintTaken,
+		"release": "apply 1 is superseded and holds nothing -> superseded",
+		"cancel":  "! apply 1 is superseded, so it cannot be cancelled\n" + hintTaken,
+		"retry":   "! apply 1 is superseded, so it cannot be tried again\n" + hintTaken,
+	},
+	"failed in vain": {
+		"pause":   "! apply 1 is failed, so it cannot be paused\nNothing more comes of it. " + hintHolds,
+		"stop":    "! apply 1 is failed, so it cannot be stopped\nNothing more comes of it. " + hintHolds,
+		"start":   "! apply 1 is failed, so it cannot be started\nNothing more comes of it. " + hintHolds,
+		"release": "6 objects in 2 targets of apply 1 follow their rows again -> failed",
+		"cancel":  "! apply 1 is failed, so it cannot be cancelled\nNothing more comes of it. " + hintHolds,
+		"retry":   nothingToTry + " -> failed",
 	},
 	"cancelled": {
 		"pause":   "! apply 1 is cancelled, so it cannot be paused\n" + hintGone,
 		"stop":    "! apply 1 is cancelled, so it cannot be stopped\n" + hintGone,
 		"start":   "! apply 1 is cancelled, so it cannot be started\n" + hintGone,
-		"release": "9 objects of apply 1 follow their rows again -> cancelled",
+		"release": "9 objects in 3 targets of apply 1 follow their rows again -> cancelled",
 		"cancel":  "apply 1 is cancelled already -> cancelled",
 		"retry":   "! apply 1 is cancelled, so it cannot be tried again\n" + hintGone,
 	},
@@ -211,12 +242,12 @@ func TestApplyCommandsInEveryState(t *testing.T) {
 				}
 				says, becomes, _ := strings.Cut(answer, " -> ")
 				require.Equal(t, []string{says}, lines(t, tx, call), command)
-				require.Equal(t, []string{becomes}, lines(t, tx, "SELECT state FROM reconciler.applies"), command)
+				require.Equal(t, []string{becomes}, lines(t, tx, "SELECT state FROM reconciler.applies WHERE id = 1"), command)
 				// Once more: nothing changes.
-				before := lines(t, tx, "SELECT target, state, is_open FROM reconciler.operations ORDER BY target")
+				before := lines(t, tx, "SELECT target, state, is_open FROM reconciler.operations WHERE apply_id = 1 ORDER BY target")
 				if _, err := tryLines(t, tx, call); err == nil {
-					require.Equal(t, before, lines(t, tx, "SELECT target, state, is_open FROM reconciler.operations ORDER BY target"), command)
-					require.Equal(t, []string{becomes}, lines(t, tx, "SELECT state FROM reconciler.applies"), command)
+					require.Equal(t, before, lines(t, tx, "SELECT target, state, is_open FROM reconciler.operations WHERE apply_id = 1 ORDER BY target"), command)
+					require.Equal(t, []string{becomes}, lines(t, tx, "SELECT state FROM reconciler.applies WHERE id = 1"), command)
 				}
 				require.NoError(t, tx.Rollback(t.Context()))
 			}

@@ -197,7 +197,7 @@ func TestApplyWaitsForHealthInItsOrder(t *testing.T) {
 		newer := db.begin(t, "'newer'", "UPDATE public.deployments SET image = 'app:3' WHERE id = 1")
 		db.open(t, older, 1000)
 		db.open(t, newer, 1000)
-		require.Equal(t, "completed next waiting", db.phases(t, older), "it brought nothing there")
+		require.Equal(t, "superseded next waiting", db.phases(t, older), "it brought nothing there")
 		require.False(t, db.wanted(t, "asia"))
 	})
 }

@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,9 +18,9 @@ func TestApplyStateIsThatOfTheOracle(t *testing.T) {
 		for _, state := range combination {
 			counts[state]++
 		}
-		got := db.lines(t, fmt.Sprintf(`SELECT f, w, r, b, reconciler.derive_apply(%d, %d, %d, %d, %d, %d, %d, %d, b, f, w, r)
+		got := db.lines(t, fmt.Sprintf(`SELECT f, w, r, b, reconciler.derive_apply(%d, %d, %d, %d, %d, %d, %d, %d, %d, b, f, w, r)
 			FROM unnest('{halt,continue,pause}'::text[]) AS f, unnest('{run,pause,stop,cancel}'::text[]) AS w, unnest('{f,t}'::boolean[]) AS r, unnest('{f,t}'::boolean[]) AS b`,
-			counts["pending"], counts["running"], counts["stopping"], counts["stopped"], counts["completed"], counts["failed"], counts["halted"], counts["cancelled"]))
+			counts["pending"], counts["running"], counts["stopping"], counts["stopped"], counts["completed"], counts["superseded"], counts["failed"], counts["halted"], counts["cancelled"]))
 		require.Len(t, got, 48)
 		for _, line := range got {
 			f := strings.Split(line, " | ")
@@ -28,7 +29,7 @@ func TestApplyStateIsThatOfTheOracle(t *testing.T) {
 	}
 }
 
-var operationStates = []string{"pending", "running", "stopping", "stopped", "completed", "failed", "halted", "cancelled"}
+var operationStates = []string{"pending", "running", "stopping", "stopped", "completed", "superseded", "failed", "halted", "cancelled"}
 
 // combinations are those of up to n states, whatever their order.
 func combinations(n int) [][]string {
@@ -64,11 +65,13 @@ func oracle(states []string, onFailure, wish string, released, troubled bool) st
 		}
 		return n == len(is)
 	}
-	if only("completed", "failed", "halted", "cancelled") {
+	if only("completed", "superseded", "failed", "halted", "cancelled") {
 		switch {
 		case only("completed"):
 			return "completed"
-		case only("completed", "cancelled"):
+		case only("completed", "superseded"):
+			return "superseded"
+		case only("completed", "superseded", "cancelled"):
 			return "cancelled"
 		}
 		return "failed"
@@ -93,7 +96,7 @@ func oracle(states []string, onFailure, wish string, released, troubled bool) st
 	if !is["pending"] {
 		return "stopped"
 	}
-	if wish == "pause" || is["failed"] && onFailure == "pause" && !released {
+	if wish == "pause" || (is["failed"] || is["superseded"] && troubled) && onFailure == "pause" && !released {
 		return "paused"
 	}
 	if only("pending") {
@@ -114,25 +117,29 @@ func TestApplyStateIsDerivedFromRows(t *testing.T) {
 			for len(states) < 3 {
 				states = append(states, "completed")
 			}
-			db.Exec(t, `UPDATE reconciler.tasks SET state = CASE n.state WHEN 'failed' THEN 'failed' WHEN 'completed' THEN 'completed' ELSE 'pending' END, governs = n.state NOT IN ('completed', 'failed'),
-					settled_at = CASE WHEN n.state IN ('completed', 'failed') THEN now() END
+			db.Exec(t, `UPDATE reconciler.tasks SET state = CASE WHEN n.state IN ('completed', 'superseded', 'failed') THEN n.state ELSE 'pending' END, governs = n.state NOT IN ('completed', 'superseded', 'failed'),
+					settled_at = CASE WHEN n.state IN ('completed', 'superseded', 'failed') THEN now() END
 				FROM reconciler.operations o, unnest($2::text[]) WITH ORDINALITY AS n(state, ordinal) WHERE o.apply_id = $1 AND o.ordinal = n.ordinal AND operation_id = o.id`, id, states)
-			db.Exec(t, `UPDATE reconciler.operations o SET state = n.state, is_open = n.state = 'running', done = n.state IN ('completed', 'failed'), error = NULL,
-					completed = CASE n.state WHEN 'completed' THEN tasks ELSE 0 END, failed = CASE n.state WHEN 'failed' THEN tasks ELSE 0 END, cancelled = 0,
-					completed_at = CASE WHEN n.state IN ('completed', 'failed', 'halted', 'cancelled') THEN now() END
+			db.Exec(t, `UPDATE reconciler.operations o SET state = n.state, is_open = n.state = 'running', done = n.state IN ('completed', 'superseded', 'failed'), unproven = n.state = 'failed', error = NULL,
+					completed = CASE n.state WHEN 'completed' THEN tasks ELSE 0 END, superseded = CASE n.state WHEN 'superseded' THEN tasks ELSE 0 END, failed = CASE n.state WHEN 'failed' THEN tasks ELSE 0 END, cancelled = 0,
+					completed_at = CASE WHEN n.state IN ('completed', 'superseded', 'failed', 'halted', 'cancelled') THEN now() END
 				FROM unnest($2::text[]) WITH ORDINALITY AS n(state, ordinal) WHERE o.apply_id = $1 AND o.ordinal = n.ordinal`, id, states)
 			db.Exec(t, "UPDATE reconciler.applies SET state = 'pending', completed_at = NULL, error_message = NULL WHERE id = $1", id)
 			after := append([]string{}, states...)
+			halts := onFailure == "halt" && slices.Contains(states, "failed")
 			for i, s := range states {
-				if s == "pending" && onFailure == "halt" && strings.Contains(strings.Join(states, " "), "failed") {
+				switch {
+				case s == "pending" && halts:
 					after[i] = "halted"
+				case s == "halted" && !halts:
+					after[i] = "pending"
 				}
 			}
 			got := db.line(t, fmt.Sprintf("SELECT reconciler.refresh_apply(%d)", id))
 			require.Equal(t, oracle(after, onFailure, "run", false, false), got, "%s: %v", onFailure, states)
 			require.Equal(t, got, db.state(t, id))
 			require.Equal(t, strings.Join(after, " "), db.line(t, fmt.Sprintf("SELECT string_agg(state, ' ' ORDER BY ordinal) FROM reconciler.operations WHERE apply_id = %d", id)))
-			terminal := got == "completed" || got == "failed" || got == "cancelled"
+			terminal := got == "completed" || got == "superseded" || got == "failed" || got == "cancelled"
 			require.Equal(t, map[bool]string{true: "t", false: "f"}[terminal], db.line(t, fmt.Sprintf("SELECT completed_at IS NOT NULL FROM reconciler.applies WHERE id = %d", id)))
 		}
 	}

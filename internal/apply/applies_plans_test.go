@@ -46,7 +46,7 @@ func TestApplyOfManyAfterQuietTimes(t *testing.T) {
 	third := db.begin(t, "'third'", change)
 	openSQL := fmt.Sprintf("SELECT reconciler.open_apply(%s, 1, %d, 12, %d)", process, third, 20*many)
 	require.Less(t, db.reads(t, openSQL), 20*many)
-	require.Equal(t, "completed", db.state(t, second), "all that it was to bring has gone to the third one")
+	require.Equal(t, "superseded", db.state(t, second), "all that it was to bring has gone to the third one")
 
 	db.Exec(t, "UPDATE reconciler.ledger SET state = 'held', held_by = 'gate'")
 	require.Less(t, db.reads(t, claimSQL("eu")), 20*many)

@@ -69,7 +69,7 @@ func claimSQL(target string) string {
 
 // settleSQL records a verdict for every pending task of an apply in a target.
 func settleSQL(id int, target, verdict string) string {
-	return fmt.Sprintf(`SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg('%s'::text), array_agg('boom'::text))
+	return fmt.Sprintf(`SELECT reconciler.settle_tasks(t.id, t.owner, t.term, array_agg(k.operation_id), array_agg(k.resource_id), array_agg(k.key), array_agg('%s'::text), array_agg('boom'::text), array_agg('spec'::bytea))
 		FROM reconciler.targets t JOIN reconciler.operations o ON o.target_id = t.id JOIN reconciler.tasks k ON k.operation_id = o.id
 		WHERE t.name = '%s' AND o.apply_id = %d AND k.state = 'pending' GROUP BY t.id`, verdict, target, id)
 }
@@ -104,12 +104,12 @@ func (d appliesDB) checkApplies(t *testing.T) {
 	t.Helper()
 	require.Empty(t, d.lines(t, `
 		SELECT a.id, a.state, reconciler.derive_apply(count(*) FILTER (WHERE o.state = 'pending'), count(*) FILTER (WHERE o.state = 'running'), count(*) FILTER (WHERE o.state = 'stopping'),
-			count(*) FILTER (WHERE o.state = 'stopped'), count(*) FILTER (WHERE o.state = 'completed'), count(*) FILTER (WHERE o.state = 'failed'), count(*) FILTER (WHERE o.state = 'halted'),
-			count(*) FILTER (WHERE o.state = 'cancelled'), bool_or(o.failed > 0), a.on_failure, a.wish, a.released)
+			count(*) FILTER (WHERE o.state = 'stopped'), count(*) FILTER (WHERE o.state = 'completed'), count(*) FILTER (WHERE o.state = 'superseded'), count(*) FILTER (WHERE o.state = 'failed'), count(*) FILTER (WHERE o.state = 'halted'),
+			count(*) FILTER (WHERE o.state = 'cancelled'), bool_or(o.failed > 0 OR o.state = 'superseded' AND o.unproven), a.on_failure, a.wish, a.released)
 		FROM reconciler.applies a JOIN reconciler.operations o ON o.apply_id = a.id WHERE a.opened_at IS NOT NULL GROUP BY a.id
 		HAVING a.state <> reconciler.derive_apply(count(*) FILTER (WHERE o.state = 'pending'), count(*) FILTER (WHERE o.state = 'running'), count(*) FILTER (WHERE o.state = 'stopping'),
-			count(*) FILTER (WHERE o.state = 'stopped'), count(*) FILTER (WHERE o.state = 'completed'), count(*) FILTER (WHERE o.state = 'failed'), count(*) FILTER (WHERE o.state = 'halted'),
-			count(*) FILTER (WHERE o.state = 'cancelled'), bool_or(o.failed > 0), a.on_failure, a.wish, a.released)`))
+			count(*) FILTER (WHERE o.state = 'stopped'), count(*) FILTER (WHERE o.state = 'completed'), count(*) FILTER (WHERE o.state = 'superseded'), count(*) FILTER (WHERE o.state = 'failed'), count(*) FILTER (WHERE o.state = 'halted'),
+			count(*) FILTER (WHERE o.state = 'cancelled'), bool_or(o.failed > 0 OR o.state = 'superseded' AND o.unproven), a.on_failure, a.wish, a.released)`))
 	require.Empty(t, d.lines(t, `
 		SELECT o.apply_id, o.target, o.tasks, o.completed, o.failed, o.superseded FROM reconciler.operations o JOIN reconciler.tasks k ON k.operation_id = o.id
 		JOIN reconciler.applies a ON a.id = o.apply_id WHERE a.opened_at IS NOT NULL GROUP BY o.id
@@ -265,9 +265,9 @@ func TestApplyIsSuperseded(t *testing.T) {
 			}
 			require.Equal(t, []string{"1 | superseded | f", "2 | superseded | f", "3 | pending | t"}, db.lines(t, fmt.Sprintf("SELECT key, state, held FROM reconciler.apply_tasks WHERE apply = %d ORDER BY key", older)))
 			require.Equal(t, []string{"1 | pending | t", "2 | pending | t"}, db.lines(t, fmt.Sprintf("SELECT key, state, held FROM reconciler.apply_tasks WHERE apply = %d ORDER BY key", newer)))
-			require.Equal(t, "completed completed next", db.phases(t, older), "where nothing is left to do it is done")
+			require.Equal(t, "superseded superseded next", db.phases(t, older), "where nothing is left to do it is done")
 			db.finish(t, older, "us", "done")
-			require.Equal(t, "completed", db.state(t, older))
+			require.Equal(t, "superseded", db.state(t, older))
 			db.finish(t, newer, "asia", "done")
 			db.finish(t, newer, "eu", "done")
 			require.Equal(t, "completed", db.state(t, newer))

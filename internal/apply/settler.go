@@ -163,7 +163,7 @@ func (s *settler) knowCalls(ctx context.Context) error {
 func (s *settler) settle(ctx context.Context, l look, rec *record) error {
 	r := result{item: l.item, record: rec}
 	r.verdict, r.cause = l.verdict(rec)
-	r.operation = l.operation()
+	r.operation, r.spec = l.operation(), l.spec()
 	if e := l.row.Ledger; e != nil {
 		r.before, r.guarded = e.Present, e.HeldBy != nil && *e.HeldBy == heldByGuard
 	}
@@ -281,7 +281,7 @@ func (s *settler) record(ctx context.Context, p store.SettleParams, tasks []resu
 	alone := p
 	for _, r := range s.later.rest(tasks) {
 		p.TaskOperationIds, p.TaskResourceIds, p.TaskKeys = append(p.TaskOperationIds, r.operation), append(p.TaskResourceIds, r.item.ResourceID), append(p.TaskKeys, r.item.Key)
-		p.TaskVerdicts, p.TaskErrors = append(p.TaskVerdicts, r.verdict), append(p.TaskErrors, r.cause)
+		p.TaskVerdicts, p.TaskErrors, p.TaskSpecs = append(p.TaskVerdicts, r.verdict), append(p.TaskErrors, r.cause), append(p.TaskSpecs, r.spec)
 	}
 	came, err := s.queries.Settle(ctx, p)
 	if len(p.TaskKeys) > 0 && database.Code(err) == lockNotAvailable {

@@ -55,6 +55,19 @@ func (l look) verdict(rec *record) (verdict, cause string) {
 	return "", ""
 }
 
+// spec tells what a look is about from what other looks are about: the hash of the row's spec, nothing for a delete, and something
+// else for a row that cannot become an object.
+func (l look) spec() []byte {
+	switch {
+	case l.drain:
+	case l.row.Err != nil:
+		return []byte{0}
+	case l.row.Wanted:
+		return l.row.Hash[:]
+	}
+	return []byte{}
+}
+
 // result is an object that was looked at.
 type result struct {
 	item    *Item
@@ -65,6 +78,7 @@ type result struct {
 	operation int64  // of the task that governed it when it was read; 0: there was none
 	verdict   string // what the task comes to; "": nothing yet
 	cause     string // why it failed
+	spec      []byte // what the verdict is about
 }
 
 // later are operations whose tasks are not recorded for a while, because somebody holds their apply: a person, in an open

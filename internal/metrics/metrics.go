@@ -154,7 +154,7 @@ var (
 // The states of an apply: those that it is in until it ends, and those that it ends in.
 var (
 	ApplyStates = []string{"pending", "running", "degraded", "paused", "stopping", "stopped"}
-	ApplyEnds   = []string{"completed", "failed", "cancelled"}
+	ApplyEnds   = []string{"completed", "superseded", "failed", "cancelled"}
 )
 
 // SetApplies says how many applies are in each state; 0 in those that are not named.

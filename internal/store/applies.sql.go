@@ -161,7 +161,7 @@ func (q *Queries) ApplyFail(ctx context.Context, arg ApplyFailParams) error {
 
 const applyLines = `-- name: ApplyLines :many
 SELECT s.id, s.title, s.state, (s.completed_at IS NOT NULL)::boolean AS ended, s.targets, s.targets_done, s.tasks, s.completed, s.failed, s.superseded, s.pending::bigint AS pending,
-    (CASE WHEN s.state IN ('paused', 'stopped', 'completed', 'failed', 'cancelled') THEN s.next ELSE '' END)::text AS next
+    (CASE WHEN s.state IN ('paused', 'stopped', 'completed', 'superseded', 'failed', 'cancelled') THEN s.next ELSE '' END)::text AS next
 FROM reconciler.apply_status s
 WHERE s.id = ANY (ARRAY(SELECT a.id FROM reconciler.applies a WHERE a.completed_at IS NULL ORDER BY a.id DESC LIMIT $1::int)
     || ARRAY(SELECT a.id FROM reconciler.applies a WHERE a.completed_at IS NOT NULL ORDER BY a.id DESC LIMIT $2::int))

@@ -347,7 +347,7 @@ SELECT coalesce(w.settled[1], 0)::bigint AS completed, coalesce(w.settled[2], 0)
     $14::bigint, $15::bigint, $16::float8, $17::bigint[]) AS ledger,
   CASE WHEN cardinality($18::bigint[]) > 0 THEN
     reconciler.settle_tasks($1::int, $2::uuid, $3::bigint, $18::bigint[],
-      $19::int[], $20::text[], $21::text[], $22::text[]) END AS settled
+      $19::int[], $20::text[], $21::text[], $22::text[], $23::bytea[]) END AS settled
   OFFSET 0) AS w
 `
 
@@ -374,6 +374,7 @@ type SettleParams struct {
 	TaskKeys         []string
 	TaskVerdicts     []string
 	TaskErrors       []string
+	TaskSpecs        [][]byte
 }
 
 type SettleRow struct {
@@ -407,6 +408,7 @@ func (q *Queries) Settle(ctx context.Context, arg SettleParams) (SettleRow, erro
 		arg.TaskKeys,
 		arg.TaskVerdicts,
 		arg.TaskErrors,
+		arg.TaskSpecs,
 	)
 	var i SettleRow
 	err := row.Scan(&i.Completed, &i.Failed)
@@ -617,7 +619,7 @@ const targetSteering = `-- name: TargetSteering :one
 SELECT (paused_at IS NOT NULL)::boolean AS paused, draining, coalesce(guard_deletes, 0)::bigint AS guard_deletes, clean, coalesce(trouble, '') AS trouble,
     pg_snapshot_xmin(pg_current_snapshot())::xid8 AS since, reconciler.unopened_applies($1::xid8, $2::bigint[])::bigint[] AS unopened,
     ARRAY((SELECT o.id FROM reconciler.operations o WHERE o.target_id = t.id AND NOT o.done AND o.xid >= $1::xid8 ORDER BY o.xid)
-          UNION SELECT p.id FROM unnest($3::bigint[]) AS k CROSS JOIN LATERAL (SELECT id, apply_id, target_id, target, xid, ordinal, state, is_open, reapply, done, term, claims, budget, tasks, completed, failed, superseded, cancelled, error, started_at, completed_at, health_term, health_asked_at, unhealthy FROM reconciler.operations o WHERE o.id = k LIMIT 1) AS p
+          UNION SELECT p.id FROM unnest($3::bigint[]) AS k CROSS JOIN LATERAL (SELECT id, apply_id, target_id, target, xid, ordinal, state, is_open, reapply, done, unproven, term, claims, budget, tasks, completed, failed, superseded, cancelled, error, started_at, completed_at, health_term, health_asked_at, unhealthy FROM reconciler.operations o WHERE o.id = k LIMIT 1) AS p
               WHERE p.target_id = t.id AND NOT p.done)::bigint[] AS operations,
     CASE WHEN t.reports_health THEN EXISTS (SELECT FROM reconciler.health_waits(t.id)) ELSE false END::boolean AS health,
     coalesce((SELECT l.next_attempt_at <= statement_timestamp() FROM reconciler.ledger l WHERE l.target_id = t.id

@@ -48,7 +48,7 @@ func TestStatusPageShowsAppliesAndNothingOfRows(t *testing.T) {
 	status, body = d.page("the page looks again", func(_ int, body string) bool { return !strings.Contains(body, "There is none") })
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, body, "<h3>apply 1 (<bdi>release &lt;script&gt;alert(1)&lt;/script&gt;</bdi>): failed</h3>")
-	require.Contains(t, body, "3 of 3 targets done; 0 of 3 objects completed, 1 failed, 0 superseded, 2 pending.\n<br>First failure: ap; `reconciler apply show 1` says why\n<br>Next: Mend it, then try what failed again: SELECT reconciler.apply_retry(1);")
+	require.Contains(t, body, "3 of 3 targets done; 0 of 3 objects completed, 1 failed, 0 superseded, 2 pending.\n<br>First failure: ap; `reconciler apply show 1` says why\n<br>Next: Nothing more comes of it. 2 objects in 2 targets keep what the targets have; to let them follow their rows: SELECT reconciler.apply_release(1);")
 	require.Contains(t, body, "<tr><td>1</td><td><bdi>ap</bdi></td><td>failed</td><td>0/1</td><td>1</td><td></td></tr>")
 	require.Contains(t, body, "<tr><td>2</td><td><bdi>eu</bdi></td><td>halted</td><td>0/1</td><td>0</td><td></td></tr>")
 	require.Contains(t, body, "<tr><td>3</td><td>(in no config)</td><td>halted</td><td>0/1</td><td>0</td><td></td></tr>")

@@ -86,11 +86,15 @@ func TestStatesOfAppliesAreDerived(t *testing.T) {
 		{"h f", "halt", "run", false, "failed"},
 		{"c c", "halt", "run", false, "completed"},
 		{"c f", "continue", "run", false, "failed"},
+		{"c o", "halt", "run", false, "superseded"},
+		{"o f", "halt", "run", false, "failed"},
+		{"o x", "halt", "cancel", false, "cancelled"},
+		{"p o", "pause", "run", false, "running"},
 	} {
 		a := rollout{OnFailure: r.onFailure, Wish: r.wish, Released: r.released}
 		for _, letter := range []byte{r.parts[0], r.parts[2]} {
 			state := map[byte]string{
-				'p': "pending", 'r': "running", 'g': "stopping", 's': "stopped", 'c': "completed", 'f': "failed", 'h': "halted", 'x': "cancelled",
+				'p': "pending", 'r': "running", 'g': "stopping", 's': "stopped", 'c': "completed", 'f': "failed", 'h': "halted", 'x': "cancelled", 'o': "superseded",
 			}[letter]
 			p := rolloutPart{State: state}
 			if letter == 'f' {

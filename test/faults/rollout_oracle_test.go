@@ -30,6 +30,7 @@ type rolloutPart struct {
 	State                                           string
 	Open                                            bool `json:"is_open"`
 	Done                                            bool
+	Unproven                                        bool // something failed there and has not been applied since
 	Budget                                          int
 	Tasks, Completed, Failed, Superseded, Cancelled int
 	Started                                         *time.Time `json:"started_at"`
@@ -55,7 +56,7 @@ type rolloutEntry struct {
 }
 
 func isEnd(state string) bool {
-	return slices.Contains([]string{"completed", "failed", "cancelled"}, state)
+	return slices.Contains([]string{"completed", "superseded", "failed", "cancelled"}, state)
 }
 
 func (a rollout) terminal() bool { return isEnd(a.State) }
@@ -82,10 +83,11 @@ func (a rollout) String() string {
 // derived is the state that an apply should have, by the states of its operations.
 func (a rollout) derived() string {
 	n := map[string]int{}
-	troubled := false
+	troubled, halts := false, false
 	for _, p := range a.Parts {
 		n[p.State]++
-		troubled = troubled || p.Failed > 0
+		overtaken := p.State == "superseded" && p.Unproven
+		troubled, halts = troubled || p.Failed > 0 || overtaken, halts || p.State == "failed" || overtaken
 	}
 	unsettled := n["pending"] + n["running"] + n["stopping"] + n["stopped"]
 	goesOn := "running"
@@ -97,6 +99,8 @@ func (a rollout) derived() string {
 		return "failed"
 	case unsettled == 0 && n["cancelled"] > 0:
 		return "cancelled"
+	case unsettled == 0 && n["superseded"] > 0:
+		return "superseded"
 	case unsettled == 0:
 		return "completed"
 	case a.Wish == "cancel", a.Wish == "stop" && n["stopped"] < unsettled:
@@ -107,7 +111,7 @@ func (a rollout) derived() string {
 		return goesOn
 	case n["stopping"] > 0:
 		return "stopping"
-	case a.Wish == "pause", a.OnFailure == "pause" && n["failed"] > 0 && !a.Released:
+	case a.Wish == "pause", a.OnFailure == "pause" && halts && !a.Released:
 		return "paused"
 	case n["pending"] == len(a.Parts):
 		return "pending"
@@ -171,7 +175,7 @@ func wrongEvents(all []rollout) (found []violation) {
 	for _, a := range all {
 		var ends []int64
 		for _, e := range a.Log {
-			if e.What == "state" && isEnd(e.State) {
+			if e.What == "state" && isEnd(e.State) && !isEnd(e.Was) {
 				ends = append(ends, e.ID)
 			}
 		}
