@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -252,6 +253,32 @@ func TestApplyCommandsInEveryState(t *testing.T) {
 				require.NoError(t, tx.Rollback(t.Context()))
 			}
 			db.checkApplies(t)
+		})
+	}
+}
+
+// F43, F184: every command that is proposed in a state does something, and only apply_release opens gates of targets that have not begun.
+func TestF43_EveryProposedCommandDoesSomething(t *testing.T) {
+	t.Parallel()
+	proposed := regexp.MustCompile(`SELECT reconciler\.apply_[a-z]+\(1\);`)
+	const seen = "SELECT o.target, o.state, o.is_open, a.wish, a.released FROM reconciler.operations o JOIN reconciler.applies a ON a.id = o.apply_id WHERE a.id = 1 ORDER BY 1"
+	const opened = "SELECT target FROM reconciler.operations WHERE apply_id = 1 AND is_open AND target <> 'asia'"
+	for state, bring := range inState {
+		t.Run(state, func(t *testing.T) {
+			t.Parallel()
+			db := newAppliesDB(t)
+			bring(t, db)
+			next := db.next(t, 1)
+			for _, command := range proposed.FindAllString(next, -1) {
+				tx := db.inTx(t, "SELECT 1")
+				before := lines(t, tx, seen)
+				lines(t, tx, command)
+				require.NotEqual(t, before, lines(t, tx, seen), "%s: %s", state, command)
+				if !strings.Contains(command, "release") {
+					require.Empty(t, lines(t, tx, opened), "%s: %s", state, command)
+				}
+				require.NoError(t, tx.Rollback(t.Context()))
+			}
 		})
 	}
 }
