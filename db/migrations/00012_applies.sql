@@ -17,8 +17,8 @@ CREATE TABLE reconciler.applies (
     labels        jsonb NOT NULL CHECK (jsonb_typeof(labels) = 'object'),
     automatic     boolean NOT NULL DEFAULT false,
     reapply       boolean NOT NULL DEFAULT false,
-    state         text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'degraded', 'paused', 'stopping', 'stopped',
-        'completed', 'superseded', 'failed', 'cancelled')),
+    state         text NOT NULL DEFAULT 'pending' CHECK (state IN (
+        'pending', 'running', 'degraded', 'paused', 'stopping', 'stopped', 'completed', 'superseded', 'failed', 'cancelled')),
     wish          text NOT NULL DEFAULT 'run' CHECK (wish IN ('run', 'pause', 'stop', 'cancel')),
     released      boolean NOT NULL DEFAULT false,
     version       bigint NOT NULL DEFAULT 1,
@@ -106,7 +106,8 @@ COMMENT ON COLUMN reconciler.operations.ordinal IS 'Place in the order of the ro
 COMMENT ON COLUMN reconciler.operations.state IS 'pending (its gate is closed), running, stopping (calls are still under way), stopped; settled: completed, superseded (newer changes took objects of it), failed, halted (never started, another one failed), cancelled.';
 COMMENT ON COLUMN reconciler.operations.is_open IS 'The gate: while it is closed, objects that a task of it governs keep what they have.';
 COMMENT ON COLUMN reconciler.operations.done IS 'No task of it governs an object any more.';
-COMMENT ON COLUMN reconciler.operations.unproven IS 'An object of it has failed and has not been applied as it was then. No other target starts because of it, see on_failure.';
+COMMENT ON COLUMN reconciler.operations.unproven IS
+    'An object of it has failed and has not been applied as it was then. For on_failure that is a failure.';
 COMMENT ON COLUMN reconciler.operations.term IS 'Term of the target''s owner that works on it; NULL while it is open: the owner looks at all of its objects again.';
 COMMENT ON COLUMN reconciler.operations.claims IS 'How often it was started: once, and once more after each start() and retry(). A crash does not count.';
 COMMENT ON COLUMN reconciler.operations.health_term IS 'Term of the owner that asked about the health of its objects; what a former owner was told does not count.';
@@ -138,7 +139,8 @@ COMMENT ON TABLE reconciler.tasks IS 'The part of an apply in one object; see th
 COMMENT ON COLUMN reconciler.tasks.seq IS 'Highest seq of its outbox rows: of two applies of one object the later one has the higher.';
 COMMENT ON COLUMN reconciler.tasks.revision IS 'Revision that the change belongs to.';
 COMMENT ON COLUMN reconciler.tasks.governs IS 'The newest task of its object that this has not followed: the gate of its operation holds the object. At most one for an object.';
-COMMENT ON COLUMN reconciler.tasks.tried IS 'Hash of the spec that it failed with first; empty for a delete; NULL if no call was ever made. The object is superseded if it is applied with another one.';
+COMMENT ON COLUMN reconciler.tasks.tried IS
+    'Hash of the spec that it failed with first; empty for a delete; NULL: it has not, or no call is ever made for it.';
 
 CREATE TABLE reconciler.apply_events (
     id       bigint PRIMARY KEY,
@@ -360,17 +362,22 @@ $$;
 
 -- derive_apply is the state of an apply: from how many of its operations are in which state, and what people want of it.
 -- troubled: a task has failed, or was superseded after that. Everything that shows or stores a state has it from here.
-CREATE FUNCTION reconciler.derive_apply(pending bigint, running bigint, stopping bigint, stopped bigint, completed bigint, superseded bigint, failed bigint, halted bigint, cancelled bigint,
-    troubled boolean, on_failure text, wish text, released boolean) RETURNS text
+CREATE FUNCTION reconciler.derive_apply(pending bigint, running bigint, stopping bigint, stopped bigint,
+    completed bigint, superseded bigint, failed bigint, halted bigint, cancelled bigint, troubled boolean, on_failure text, wish text, released boolean) RETURNS text
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN CASE
-        WHEN pending + running + stopping + stopped = 0 THEN CASE WHEN failed + halted > 0 THEN 'failed' WHEN cancelled > 0 THEN 'cancelled' WHEN superseded > 0 THEN 'superseded' ELSE 'completed' END
+        WHEN pending + running + stopping + stopped = 0 THEN CASE
+            WHEN failed + halted > 0 THEN 'failed'
+            WHEN cancelled > 0 THEN 'cancelled'
+            WHEN superseded > 0 THEN 'superseded'
+            ELSE 'completed' END
         WHEN wish IN ('stop', 'cancel') THEN CASE WHEN wish = 'cancel' OR pending + running + stopping > 0 THEN 'stopping' ELSE 'stopped' END
         WHEN running > 0 THEN CASE WHEN troubled OR failed > 0 THEN 'degraded' ELSE 'running' END
         WHEN stopping > 0 THEN 'stopping'
         WHEN pending > 0 THEN CASE
-            WHEN wish = 'pause' OR on_failure = 'pause' AND (failed > 0 OR superseded > 0 AND troubled) AND NOT released THEN 'paused'
+            WHEN wish = 'pause'
+                OR on_failure = 'pause' AND (failed > 0 OR superseded > 0 AND troubled) AND NOT released THEN 'paused'
             WHEN stopped + completed + superseded + failed + halted + cancelled = 0 THEN 'pending'
             WHEN troubled OR failed > 0 THEN 'degraded'
             ELSE 'running' END
@@ -423,8 +430,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE t.id = health_waits.target_id AND t.reports_health AND k.at IS NOT NULL AND NOT coalesce(t.unhealthy IS NULL AND t.health_asked_at >= k.at, false)
 $$;
 
--- front says where a rollout stands: the first operation in order that is not passed. One where something has failed is passed when the
--- rollout goes on past failures. failed: the first where something has failed, until the same is applied there. unhealthy: what speaks against those before it; unasked: whose answer is still to come.
+-- front says where a rollout stands: the first operation in order that is not passed. One where something has failed
+-- is passed when the rollout goes on past failures. failed: the first where something has failed, until the same has
+-- been applied there. unhealthy: what speaks against those before it; unasked: whose answer is still to come.
 CREATE FUNCTION reconciler.front(a reconciler.applies) RETURNS reconciler.apply_front
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -542,8 +550,8 @@ $$;
 -- refresh_apply derives the state of an apply from all its operations and writes it. The caller holds the apply's row
 -- since an earlier statement: what somebody else had changed before is seen here (in one statement it would not be: two
 -- operations that end at once would leave the apply running). First what the wish and a failure mean for operations that
--- have not started is written to these, so that a terminal state has every operation settled. What a halt kept from starting waits
--- for its turn again when what failed is tried again; waiting() holds it until that has been applied.
+-- have not started is written to these, so that a terminal state has every operation settled. What a halt kept from
+-- starting waits for its turn again when what failed is tried again; waiting() holds it until that has been applied.
 CREATE FUNCTION reconciler.refresh_apply(apply_id bigint) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -558,10 +566,14 @@ BEGIN
     IF a.opened_at IS NULL THEN
         RETURN a.state; -- its operations are being written
     END IF;
-    SELECT o.target, o.error INTO first_ FROM reconciler.operations o WHERE o.apply_id = a.id AND o.unproven AND o.completed_at IS NOT NULL ORDER BY o.ordinal, o.target LIMIT 1;
+    SELECT o.target, o.error INTO first_ FROM reconciler.operations o
+    WHERE o.apply_id = a.id AND o.unproven AND o.completed_at IS NOT NULL ORDER BY o.ordinal, o.target LIMIT 1;
     IF a.wish = 'cancel' THEN
-        UPDATE reconciler.tasks k SET state = CASE k.state WHEN 'pending' THEN 'cancelled' ELSE k.state END, governs = k.state = 'pending', settled_at = coalesce(k.settled_at, clock_timestamp())
-        FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state IN ('pending', 'stopped', 'halted') AND k.operation_id = o.id AND k.state IN ('pending', 'failed');
+        -- What has failed goes on being tried, and is not held.
+        UPDATE reconciler.tasks k SET state = CASE k.state WHEN 'pending' THEN 'cancelled' ELSE k.state END,
+            governs = k.state = 'pending', settled_at = coalesce(k.settled_at, clock_timestamp())
+        FROM reconciler.operations o WHERE o.apply_id = a.id AND o.state IN ('pending', 'stopped', 'halted')
+            AND k.operation_id = o.id AND k.state IN ('pending', 'failed');
         UPDATE reconciler.operations o SET state = 'cancelled', completed_at = clock_timestamp(), cancelled = o.tasks - o.completed - o.failed - o.superseded
         WHERE o.apply_id = a.id AND o.state IN ('pending', 'stopped', 'halted');
     ELSIF a.wish = 'stop' THEN
@@ -570,23 +582,29 @@ BEGIN
         UPDATE reconciler.operations o SET state = 'halted', completed_at = clock_timestamp(), error = format('halted: %s failed', first_.target)
         WHERE o.apply_id = a.id AND o.state = 'pending' AND NOT o.unproven;
     ELSE
-        UPDATE reconciler.operations o SET state = 'pending', is_open = false, xid = pg_current_xact_id(), error = NULL, completed_at = NULL
+        UPDATE reconciler.operations o SET state = 'pending', is_open = false, xid = pg_current_xact_id(), error = NULL,
+            completed_at = NULL
         WHERE o.apply_id = a.id AND o.state = 'halted';
     END IF;
     SELECT count(*) FILTER (WHERE o.state = 'pending') AS pending, count(*) FILTER (WHERE o.state = 'running') AS running,
         count(*) FILTER (WHERE o.state = 'stopping') AS stopping, count(*) FILTER (WHERE o.state = 'stopped') AS stopped,
-        count(*) FILTER (WHERE o.state = 'completed') AS completed, count(*) FILTER (WHERE o.state = 'superseded') AS superseded,
-        count(*) FILTER (WHERE o.state = 'failed') AS failed, count(*) FILTER (WHERE o.state = 'halted') AS halted, count(*) FILTER (WHERE o.state = 'cancelled') AS cancelled,
-        coalesce(bool_or(o.failed > 0 OR o.state = 'superseded' AND o.unproven), false) AS troubled, min(o.started_at) AS started_at
+        count(*) FILTER (WHERE o.state = 'completed') AS completed,
+        count(*) FILTER (WHERE o.state = 'superseded') AS superseded,
+        count(*) FILTER (WHERE o.state = 'failed') AS failed, count(*) FILTER (WHERE o.state = 'halted') AS halted,
+        count(*) FILTER (WHERE o.state = 'cancelled') AS cancelled,
+        coalesce(bool_or(o.failed > 0 OR o.state = 'superseded' AND o.unproven), false) AS troubled,
+        min(o.started_at) AS started_at
     INTO c FROM reconciler.operations o WHERE o.apply_id = a.id;
-    derived := reconciler.derive_apply(c.pending, c.running, c.stopping, c.stopped, c.completed, c.superseded, c.failed, c.halted, c.cancelled, c.troubled, a.on_failure, a.wish, a.released);
+    derived := reconciler.derive_apply(c.pending, c.running, c.stopping, c.stopped, c.completed, c.superseded, c.failed,
+        c.halted, c.cancelled, c.troubled, a.on_failure, a.wish, a.released);
     message := CASE WHEN first_.target IS NOT NULL THEN format('%s failed: %s', first_.target, coalesce(first_.error, 'no reason known')) END;
     PERFORM pg_notify('reconciler_turn', '');
     IF (derived, message) IS NOT DISTINCT FROM (a.state, a.error_message) THEN
         RETURN derived;
     END IF;
     UPDATE reconciler.applies x SET state = derived, error_message = message, started_at = coalesce(x.started_at, c.started_at),
-        completed_at = CASE WHEN derived IN ('completed', 'superseded', 'failed', 'cancelled') THEN coalesce(x.completed_at, clock_timestamp()) END
+        completed_at = CASE WHEN derived IN ('completed', 'superseded', 'failed', 'cancelled')
+            THEN coalesce(x.completed_at, clock_timestamp()) END
     WHERE x.id = a.id;
     IF derived <> a.state THEN
         event := reconciler.note_apply(a.id, 'state', message, a.state, derived);
@@ -596,8 +614,8 @@ BEGIN
 END
 $$;
 
--- tell_state tells of a new state: whoever listens, and of an end whoever reads the outbox or tracks apply_events. One that has ended
--- and turns out to be superseded does not end once more. What leaves the process is on disk before.
+-- tell_state tells of a new state: whoever listens, and of an end whoever reads the outbox or tracks apply_events. An
+-- apply that has ended and becomes superseded does not end once more. What leaves the process is on disk before.
 CREATE FUNCTION reconciler.tell_state(a reconciler.applies, event bigint, state text, message text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -611,22 +629,29 @@ BEGIN
 END
 $$;
 
--- settle_operations settles those operations that have no pending task left. The caller holds their applies. What has failed and is
--- superseded says nothing about what the other targets would get: only the same spec, applied, does. What has failed goes on being tried, so
--- the gate is open, also when the last call ended after a stop.
+-- settle_operations settles those operations that have no pending task left. The caller holds their applies. An object
+-- that failed and is superseded proves nothing about the other targets: only the same spec, applied, does. What has
+-- failed goes on being tried, so the gate is open, also when the last call ended after a stop.
 CREATE FUNCTION reconciler.settle_operations(ids bigint[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    UPDATE reconciler.operations o SET state = CASE WHEN o.failed > 0 THEN 'failed' WHEN o.superseded > 0 THEN 'superseded' ELSE 'completed' END,
-        is_open = o.is_open OR o.failed > 0, unproven = o.failed > 0 OR u.found IS NOT NULL, error = CASE WHEN o.failed > 0 OR u.found THEN coalesce(CASE WHEN o.failed > 0 OR o.state <> 'halted' THEN o.error END, u.error) END,
+    UPDATE reconciler.operations o SET
+        state = CASE WHEN o.failed > 0 THEN 'failed' WHEN o.superseded > 0 THEN 'superseded' ELSE 'completed' END,
+        is_open = o.is_open OR o.failed > 0,
+        unproven = o.failed > 0 OR u.error IS NOT NULL,
+        error = CASE WHEN o.failed > 0 THEN o.error WHEN o.state = 'halted' OR o.error IS NULL OR u.error IS NULL THEN u.error
+            ELSE o.error END,
         completed_at = coalesce(o.completed_at, clock_timestamp())
     FROM reconciler.operations p LEFT JOIN LATERAL (
-        SELECT true AS found, format('%s: %s', k.key, coalesce(k.error, 'no reason known')) AS error FROM reconciler.tasks k
-        WHERE k.operation_id = p.id AND k.state = 'superseded' AND k.tried IS NOT NULL ORDER BY k.resource_id, k.key LIMIT 1) AS u ON p.superseded > 0
-    WHERE o.id = p.id AND p.id = ANY (ids) AND p.state IN ('pending', 'running', 'stopping', 'stopped', 'superseded', 'halted')
+        SELECT format('%s: %s', k.key, coalesce(k.error, 'no reason known')) AS error FROM reconciler.tasks k
+        WHERE k.operation_id = p.id AND k.state = 'superseded' AND k.tried IS NOT NULL
+        ORDER BY k.resource_id, k.key LIMIT 1) AS u ON p.superseded > 0
+    WHERE o.id = p.id AND p.id = ANY (ids)
+      AND p.state IN ('pending', 'running', 'stopping', 'stopped', 'superseded', 'halted')
       AND p.tasks = p.completed + p.failed + p.superseded + p.cancelled;
     UPDATE reconciler.operations o SET done = true
-    WHERE o.id = ANY (ids) AND o.completed_at IS NOT NULL AND NOT o.done AND NOT EXISTS (SELECT FROM reconciler.tasks k WHERE k.operation_id = o.id AND k.governs);
+    WHERE o.id = ANY (ids) AND o.completed_at IS NOT NULL AND NOT o.done
+      AND NOT EXISTS (SELECT FROM reconciler.tasks k WHERE k.operation_id = o.id AND k.governs);
 END
 $$;
 -- +goose StatementEnd
@@ -837,15 +862,18 @@ BEGIN
             CROSS JOIN LATERAL (SELECT k.operation_id, k.resource_id, k.key, k.state FROM reconciler.tasks k
                 WHERE k.target_id = n.target_id AND k.resource_id = n.resource_id AND k.key = n.key AND k.governs AND k.seq < n.seq LIMIT 1) AS g
             JOIN reconciler.operations o ON o.id = g.operation_id WHERE o.apply_id = ANY (apply_ids) LOOP
-        UPDATE reconciler.tasks k SET state = CASE k.state WHEN 'cancelled' THEN k.state ELSE 'superseded' END, governs = false, settled_at = coalesce(k.settled_at, clock_timestamp())
+        UPDATE reconciler.tasks k SET state = CASE k.state WHEN 'cancelled' THEN k.state ELSE 'superseded' END,
+            governs = false, settled_at = coalesce(k.settled_at, clock_timestamp())
         WHERE k.operation_id = lost.operation_id AND k.resource_id = lost.resource_id AND k.key = lost.key;
         lost_by := lost_by || lost.operation_id;
         states := states || lost.state;
     END LOOP;
     UPDATE reconciler.operations o SET superseded = o.superseded + l.pending + l.failed, failed = o.failed - l.failed,
         state = CASE WHEN o.state = 'failed' AND o.failed = l.failed THEN 'superseded' ELSE o.state END
-    FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'pending') AS pending, count(*) FILTER (WHERE x.state = 'failed') AS failed
-          FROM unnest(lost_by, states) AS x(operation_id, state) GROUP BY 1) AS l WHERE o.id = l.operation_id AND l.pending + l.failed > 0;
+    FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'pending') AS pending,
+              count(*) FILTER (WHERE x.state = 'failed') AS failed
+          FROM unnest(lost_by, states) AS x(operation_id, state) GROUP BY 1) AS l
+    WHERE o.id = l.operation_id AND l.pending + l.failed > 0;
     PERFORM reconciler.settle_operations(ARRAY(SELECT DISTINCT x FROM unnest(lost_by) AS x));
     FOREACH older IN ARRAY ARRAY(SELECT x FROM unnest(apply_ids) AS x ORDER BY x) LOOP
         PERFORM reconciler.refresh_apply(older);
@@ -1001,14 +1029,17 @@ BEGIN
 END
 $$;
 
--- settle_tasks records what came of looks at objects that a task governs, in the statement of settle(). Verdicts: done, failed
--- (a terminal error), attempt (it failed and will be tried again; the last one of the budget is failed). Only what is
--- still pending counts, so that a call that was made again after a crash is charged once. specs are hashes of what was looked at, empty for
--- a delete. An object that has failed and is applied with another spec than it failed with is superseded: its row was changed since.
--- It returns how many are completed and how many have failed by that. Lookups by key, whatever the planner thinks of young tables. It does not wait long for an apply: a person may hold it in an
--- open transaction, and what waits here holds the target.
-CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[], resource_ids integer[], keys text[], verdicts text[], errors text[], specs bytea[]) RETURNS bigint[]
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+-- settle_tasks records what came of looks at objects that a task governs, in the statement of settle(). Verdicts: done,
+-- failed (a terminal error), attempt (it failed and will be tried again; the last one of the budget is failed). Only what
+-- is still pending counts, so that a call that was made again after a crash is charged once. specs are hashes of what was
+-- looked at, empty for a delete. An object that has failed and is applied with another spec than it failed with is
+-- superseded: its row was changed since. It returns how many are completed and how many have failed by that. Lookups by
+-- key, whatever the planner thinks of young tables. It does not wait long for an apply: a person may hold it in an open
+-- transaction, and what waits here holds the target.
+CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[],
+    resource_ids integer[], keys text[], verdicts text[], errors text[], specs bytea[]) RETURNS bigint[]
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off
+    SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     apply_ids bigint[];
@@ -1022,30 +1053,47 @@ BEGIN
     WITH written AS (
         UPDATE reconciler.tasks k SET
             attempts = k.attempts + CASE WHEN n.verdict = 'done' OR n.was = 'failed' THEN 0 ELSE 1 END,
-            state = CASE WHEN n.verdict = 'done' AND n.tried <> n.spec THEN 'superseded' WHEN n.was = 'failed' THEN 'failed' WHEN n.verdict = 'done' THEN 'completed'
-                WHEN n.verdict = 'failed' OR k.attempts + 1 >= n.budget THEN 'failed' ELSE 'pending' END,
+            state = CASE
+                WHEN n.verdict = 'done' AND n.tried <> n.spec THEN 'superseded'
+                WHEN n.was = 'failed' THEN 'failed'
+                WHEN n.verdict = 'done' THEN 'completed'
+                WHEN n.verdict = 'failed' OR k.attempts + 1 >= n.budget THEN 'failed'
+                ELSE 'pending' END,
             -- What has failed goes on being tried, and may be superseded by that.
             governs = n.verdict <> 'done' AND n.tracked,
-            settled_at = CASE WHEN n.verdict <> 'attempt' OR k.attempts + 1 >= n.budget THEN coalesce(k.settled_at, clock_timestamp()) END,
-            error = CASE WHEN n.was = 'failed' OR n.tried <> n.spec AND n.verdict = 'done' THEN k.error WHEN n.verdict <> 'done' THEN nullif(n.error, '') END,
+            settled_at = CASE WHEN n.verdict <> 'attempt' OR k.attempts + 1 >= n.budget
+                THEN coalesce(k.settled_at, clock_timestamp()) END,
+            error = CASE
+                WHEN n.was = 'failed' OR n.verdict = 'done' AND n.tried <> n.spec THEN k.error
+                WHEN n.verdict <> 'done' THEN nullif(n.error, '') END,
             tried = CASE WHEN n.verdict = 'done' THEN k.tried ELSE coalesce(k.tried, n.spec, '') END
-        FROM (SELECT s.*, o.budget, w.state AS was, w.tried, EXISTS (SELECT FROM reconciler.resources r WHERE r.id = s.resource_id) AS tracked
-              FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts, settle_tasks.errors, settle_tasks.specs)
-                  AS s(operation_id, resource_id, key, verdict, error, spec)
+        FROM (SELECT s.*, o.budget, w.state AS was, w.tried,
+                  EXISTS (SELECT FROM reconciler.resources r WHERE r.id = s.resource_id) AS tracked
+              FROM unnest(settle_tasks.operation_ids, settle_tasks.resource_ids, settle_tasks.keys, settle_tasks.verdicts,
+                  settle_tasks.errors, settle_tasks.specs) AS s(operation_id, resource_id, key, verdict, error, spec)
               JOIN reconciler.operations o ON o.id = s.operation_id AND o.target_id = settle_tasks.target_id
-              JOIN reconciler.tasks w ON w.operation_id = s.operation_id AND w.resource_id = s.resource_id AND w.key = s.key) AS n
+              JOIN reconciler.tasks w
+                  ON w.operation_id = s.operation_id AND w.resource_id = s.resource_id AND w.key = s.key) AS n
         WHERE k.operation_id = n.operation_id AND k.resource_id = n.resource_id AND k.key = n.key
           AND (k.state = 'pending' OR k.state = 'failed' AND k.governs AND (n.verdict = 'done' OR NOT n.tracked))
         RETURNING k.operation_id, k.state, k.error, k.key, n.was
     ), counted AS (
-        UPDATE reconciler.operations o SET completed = o.completed + w.completed, failed = o.failed + w.failed - w.mended, superseded = o.superseded + w.superseded,
+        UPDATE reconciler.operations o SET
+            completed = o.completed + w.completed,
+            failed = o.failed + w.failed - w.overtaken,
+            superseded = o.superseded + w.superseded,
             error = CASE o.state WHEN 'halted' THEN coalesce(w.error, o.error) ELSE coalesce(o.error, w.error) END,
-            state = CASE WHEN o.state = 'failed' AND o.failed = w.mended THEN 'superseded' ELSE o.state END
-        FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'completed') AS completed, count(*) FILTER (WHERE x.state = 'failed' AND x.was = 'pending') AS failed,
-                  count(*) FILTER (WHERE x.state = 'superseded') AS superseded, count(*) FILTER (WHERE x.state = 'superseded' AND x.was = 'failed') AS mended,
-                  (array_agg(format('%s: %s', x.key, coalesce(x.error, 'no reason known')) ORDER BY x.key) FILTER (WHERE x.state = 'failed'))[1] AS error
+            state = CASE WHEN o.state = 'failed' AND o.failed = w.overtaken THEN 'superseded' ELSE o.state END
+        FROM (SELECT x.operation_id, count(*) FILTER (WHERE x.state = 'completed') AS completed,
+                  count(*) FILTER (WHERE x.state = 'failed' AND x.was = 'pending') AS failed,
+                  count(*) FILTER (WHERE x.state = 'superseded') AS superseded,
+                  count(*) FILTER (WHERE x.state = 'superseded' AND x.was = 'failed') AS overtaken,
+                  (array_agg(format('%s: %s', x.key, coalesce(x.error, 'no reason known')) ORDER BY x.key)
+                      FILTER (WHERE x.state = 'failed'))[1] AS error
               FROM written x GROUP BY 1) AS w
-        WHERE o.id = w.operation_id RETURNING w.completed AS fresh, w.failed AS lost, o.tasks - o.completed - o.failed - o.superseded - o.cancelled AS pending
+        WHERE o.id = w.operation_id
+        RETURNING w.completed AS fresh, w.failed AS lost,
+            o.tasks - o.completed - o.failed - o.superseded - o.cancelled AS pending
     )
     SELECT coalesce(sum(c.fresh), 0)::bigint AS completed, coalesce(sum(c.lost), 0)::bigint AS failed, coalesce(bool_or(c.pending = 0), false) AS settled INTO news FROM counted c;
     -- What was cancelled and let go has followed its row now.
@@ -1157,33 +1205,38 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT format('%s in %s', reconciler.counted(objects, 'object'), reconciler.counted(targets, 'target'))
 $$;
 
--- apply_holds says how many objects an apply that has ended goes on holding, and as text in how many targets; 0 and NULL for none.
+-- apply_holds says how many objects an apply that has ended goes on holding, and as text in how many targets; 0 and NULL
+-- for none.
 CREATE FUNCTION reconciler.apply_holds(apply_id bigint, OUT objects bigint, OUT text text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT h.objects, CASE WHEN h.objects > 0 THEN reconciler.counted_in(h.objects, h.targets) END
-    FROM (SELECT coalesce(sum(o.tasks - o.completed - o.failed - o.superseded), 0)::bigint AS objects, count(*) AS targets FROM reconciler.operations o
-          WHERE o.apply_id = apply_holds.apply_id AND o.state IN ('halted', 'cancelled') AND NOT o.is_open AND NOT o.done) AS h
+    FROM (SELECT coalesce(sum(o.tasks - o.completed - o.failed - o.superseded), 0)::bigint AS objects, count(*) AS targets
+          FROM reconciler.operations o WHERE o.apply_id = apply_holds.apply_id
+              AND o.state IN ('halted', 'cancelled') AND NOT o.is_open AND NOT o.done) AS h
 $$;
 
 -- apply_waiting says as text how many objects, in how many targets, stand behind something that has failed.
 CREATE FUNCTION reconciler.apply_waiting(apply_id bigint) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT reconciler.counted_in(w.objects, w.targets)
-    FROM (SELECT sum(o.tasks - o.completed - o.failed - o.superseded - o.cancelled)::bigint AS objects, count(*) AS targets FROM reconciler.operations o
-          WHERE o.apply_id = apply_waiting.apply_id AND o.state IN ('pending', 'halted') AND NOT o.unproven) AS w WHERE w.targets > 0
+    FROM (SELECT sum(o.tasks - o.completed - o.failed - o.superseded - o.cancelled)::bigint AS objects, count(*) AS targets
+          FROM reconciler.operations o WHERE o.apply_id = apply_waiting.apply_id
+              AND o.state IN ('pending', 'halted') AND NOT o.unproven) AS w WHERE w.targets > 0
 $$;
 
--- apply_mends is how to try again what failed; NULL if there is nothing that could be: its rows were changed since, its target was
--- forgotten, or no call can be made for it.
+-- apply_mends is how to try again what failed; NULL if there is nothing that could be: its rows were changed since, its
+-- target was forgotten, or no call can be made for it.
 CREATE FUNCTION reconciler.apply_mends(a reconciler.applies) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT 'Mend it, then try what failed again: ' || reconciler.apply_call('retry', a.id) WHERE a.wish IN ('run', 'pause') AND EXISTS (
-        SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target_id IS NOT NULL AND o.failed > 0 AND o.state IN ('failed', 'running')
-          AND EXISTS (SELECT FROM reconciler.tasks k WHERE k.operation_id = o.id AND k.state = 'failed' AND k.tried IS NOT NULL))
+    SELECT 'Mend it, then try what failed again: ' || reconciler.apply_call('retry', a.id)
+    WHERE a.wish IN ('run', 'pause') AND EXISTS (
+        SELECT FROM reconciler.operations o
+        WHERE o.apply_id = a.id AND o.target_id IS NOT NULL AND o.failed > 0 AND o.state IN ('failed', 'running') AND EXISTS (
+            SELECT FROM reconciler.tasks k WHERE k.operation_id = o.id AND k.state = 'failed' AND k.tried IS NOT NULL))
 $$;
 
--- apply_next is the one thing to do next about an apply. What it proposes starts no more than it says: a release that failed must not
--- reach other targets because somebody has copied a hint.
+-- apply_next is the one thing to do next about an apply. What it proposes starts no more than it says: a release that
+-- failed must not reach other targets because somebody has copied a hint.
 CREATE FUNCTION reconciler.apply_next(a reconciler.applies) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -1194,18 +1247,24 @@ BEGIN
     IF a.completed_at IS NOT NULL AND a.opened_at IS NOT NULL THEN
         SELECT * INTO holds FROM reconciler.apply_holds(a.id);
         mends := CASE WHEN a.state = 'failed' THEN reconciler.apply_mends(a) END;
-        RETURN concat_ws(' ', CASE WHEN a.state = 'completed' THEN 'Nothing: it is everywhere.'
-            WHEN a.state = 'superseded' THEN (SELECT format('Nothing: newer changes have taken %s of its %s.', sum(o.superseded), reconciler.counted(sum(o.tasks)::bigint, 'object'))
-                FROM reconciler.operations o WHERE o.apply_id = a.id)
-            WHEN mends IS NULL THEN 'Nothing more comes of it.'
-            ELSE mends || coalesce(' When that succeeds it goes on with ' || reconciler.apply_waiting(a.id) || '.', '') || ' Or correct the rows, as a new apply.' END,
-            CASE WHEN holds.objects > 0 THEN format('%s %s: %s', holds.text,
-                CASE WHEN holds.objects = 1 THEN 'keeps what the target has; to let it follow its row' ELSE 'keep what the targets have; to let them follow their rows' END, reconciler.apply_call('release', a.id)) END);
+        RETURN concat_ws(' ', CASE
+                WHEN a.state = 'completed' THEN 'Nothing: it is everywhere.'
+                WHEN a.state = 'superseded' THEN (
+                    SELECT format('Nothing: newer changes have taken %s of its %s.', sum(o.superseded),
+                        reconciler.counted(sum(o.tasks)::bigint, 'object'))
+                    FROM reconciler.operations o WHERE o.apply_id = a.id)
+                WHEN mends IS NULL THEN 'Nothing more comes of it.'
+                ELSE concat_ws(' ', mends, 'When that succeeds it goes on with ' || reconciler.apply_waiting(a.id) || '.',
+                    'Or correct the rows, as a new apply.') END,
+            CASE WHEN holds.objects > 0 THEN format('%s %s: %s', holds.text, CASE WHEN holds.objects = 1
+                THEN 'keeps what the target has; to let it follow its row'
+                ELSE 'keep what the targets have; to let them follow their rows' END, reconciler.apply_call('release', a.id)) END);
     END IF;
     IF a.wish = 'stop' THEN
         RETURN 'To go on: ' || reconciler.apply_call('start', a.id);
     ELSIF a.state = 'paused' AND a.error_message IS NOT NULL THEN
-        RETURN concat_ws(' ', reconciler.apply_mends(a), format('To go on%s in spite of that: %s', ' with ' || reconciler.apply_waiting(a.id), reconciler.apply_call('release', a.id)));
+        RETURN concat_ws(' ', reconciler.apply_mends(a), format('To go on%s in spite of that: %s',
+            ' with ' || reconciler.apply_waiting(a.id), reconciler.apply_call('release', a.id)));
     ELSIF a.state = 'paused' OR a.wish = 'pause' THEN
         RETURN 'To go on: ' || reconciler.apply_call('release', a.id);
     ELSIF a.wish = 'cancel' THEN
@@ -1300,7 +1359,8 @@ BEGIN
         UPDATE reconciler.operations o SET is_open = true, term = NULL WHERE o.apply_id = a.id AND o.state IN ('halted', 'cancelled') AND NOT o.done;
         PERFORM reconciler.note_apply(a.id, 'release', reason);
         PERFORM pg_notify('reconciler_turn', '');
-        RETURN format('%s of apply %s %s rows again', holds.text, a.id, CASE WHEN holds.objects = 1 THEN 'follows its' ELSE 'follow their' END);
+        RETURN format('%s of apply %s %s rows again', holds.text, a.id,
+            CASE WHEN holds.objects = 1 THEN 'follows its' ELSE 'follow their' END);
     ELSIF a.wish IN ('stop', 'cancel') THEN
         PERFORM reconciler.refuse_apply(a, 'released');
     ELSIF a.wish = 'run' AND a.state <> 'paused' THEN
@@ -1332,7 +1392,8 @@ BEGIN
     state := reconciler.refresh_apply(a.id);
     holds := (reconciler.apply_holds(a.id)).text;
     RETURN format('apply %s is %s', a.id, CASE state WHEN 'stopping' THEN 'cancelled as soon as calls that are on their way have ended' ELSE 'cancelled' END)
-        || coalesce(format('; %s not reached, until ', holds) || CASE WHEN holds IS NOT NULL THEN reconciler.apply_call('release', a.id) END, '');
+        || CASE WHEN holds IS NULL THEN ''
+            ELSE format('; %s not reached, until %s', holds, reconciler.apply_call('release', a.id)) END;
 END
 $$;
 
@@ -1341,11 +1402,12 @@ $$;
 CREATE FUNCTION reconciler.apply_retry(apply bigint, target text DEFAULT NULL, reason text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    a   reconciler.applies;
-    ids bigint[];
-    n   bigint;
+    gone CONSTANT text :=
+        'nothing of apply %s can be tried again%s: its rows were changed since, or no call can be made for it';
+    a     reconciler.applies;
+    ids   bigint[];
+    n     bigint;
     state text;
-    gone CONSTANT text := 'nothing of apply %s can be tried again%s: its rows were changed since, or no call can be made for it';
 BEGIN
     a := reconciler.named_apply(apply);
     IF apply_retry.target IS NOT NULL AND NOT EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target = apply_retry.target) THEN
@@ -1357,7 +1419,8 @@ BEGIN
     ids := ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id AND o.target_id IS NOT NULL
         AND o.failed > 0 AND o.state IN ('failed', 'running') AND (apply_retry.target IS NULL OR o.target = apply_retry.target));
     IF ids = '{}' THEN
-        RETURN format(CASE WHEN EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.unproven AND (apply_retry.target IS NULL OR o.target = apply_retry.target))
+        RETURN format(CASE WHEN EXISTS (SELECT FROM reconciler.operations o WHERE o.apply_id = a.id AND o.unproven
+                AND (apply_retry.target IS NULL OR o.target = apply_retry.target))
             THEN gone ELSE 'nothing of apply %s has failed%s' END, a.id, ' in ' || apply_retry.target);
     END IF;
     -- The leader may open an apply at this moment that has the same objects. Its tasks are not seen before they are committed,
@@ -1391,7 +1454,8 @@ BEGIN
     PERFORM reconciler.note_apply(a.id, 'retry', reason, target => apply_retry.target);
     PERFORM reconciler.settle_operations(ARRAY(SELECT o.id FROM reconciler.operations o WHERE o.apply_id = a.id));
     state := reconciler.refresh_apply(a.id);
-    RETURN CASE WHEN n = 0 THEN format(gone, a.id, ' in ' || apply_retry.target) ELSE format('%s of apply %s to be tried again, it is %s', reconciler.counted(n, 'object'), a.id, state) END;
+    RETURN CASE WHEN n = 0 THEN format(gone, a.id, ' in ' || apply_retry.target)
+        ELSE format('%s of apply %s to be tried again, it is %s', reconciler.counted(n, 'object'), a.id, state) END;
 END
 $$;
 
