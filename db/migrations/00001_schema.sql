@@ -139,7 +139,8 @@ CREATE TABLE reconciler.outbox (
     target        text,
     key           text,
     dependency_id integer,
-    image         jsonb
+    image         jsonb,
+    protect       boolean
 ) PARTITION BY LIST (((seq >> 20) & 3));
 COMMENT ON TABLE reconciler.outbox IS 'One row for each "this object may have changed". A hint, never the truth: the truth is the user''s row.';
 COMMENT ON COLUMN reconciler.outbox.xid IS 'Top-level transaction that made the change.';
@@ -147,6 +148,7 @@ COMMENT ON COLUMN reconciler.outbox.seq IS 'Taken inside the trigger, so after t
 COMMENT ON COLUMN reconciler.outbox.target IS 'NULL means every target.';
 COMMENT ON COLUMN reconciler.outbox.key IS 'NULL means the whole resource (TRUNCATE, changed definition), or a row of a base table (then dependency_id is set).';
 COMMENT ON COLUMN reconciler.outbox.image IS 'For dependency_id: which columns of the resource had or have which values.';
+COMMENT ON COLUMN reconciler.outbox.protect IS 'Whether the row protects the object: where it still asks for it as it is now, else as it was last. NULL: its resource has no protect, or it is not known.';
 -- +goose StatementBegin
 DO $$
 BEGIN
@@ -159,6 +161,8 @@ END
 $$;
 -- +goose StatementEnd
 CREATE INDEX outbox_xid ON reconciler.outbox (xid, seq);
+-- For captured_protect(). Changes of resources without protect are not in it.
+CREATE INDEX outbox_protect ON reconciler.outbox (resource_id, key COLLATE "C", target COLLATE "C", seq) WHERE protect IS NOT NULL;
 
 CREATE TABLE reconciler.ticks (
     revision bigint PRIMARY KEY,
@@ -320,7 +324,7 @@ COMMENT ON TABLE reconciler.ledger IS 'What each target has, one row for each ob
 COMMENT ON COLUMN reconciler.ledger.present IS 'The target has the object, or may have it: true from right before the first call for it.';
 COMMENT ON COLUMN reconciler.ledger.failed_hash IS 'Hash of the spec that ended in a terminal error: the same spec is not tried again.';
 COMMENT ON COLUMN reconciler.ledger.approved IS 'The delete has passed the guard. Of a protected object: approve() released it.';
-COMMENT ON COLUMN reconciler.ledger.protected IS 'Its delete waits for approve(), as the row was when it was last read, or because the driver asks for that.';
+COMMENT ON COLUMN reconciler.ledger.protected IS 'Its delete waits for approve(): its row protected it when it was last read, or the driver asks for that. A newer change in the outbox goes first.';
 COMMENT ON COLUMN reconciler.ledger.match IS 'For joined resources: the columns of the row that depends_on refers to, so that an object can be found when its row is gone.';
 COMMENT ON COLUMN reconciler.ledger.generation IS 'Grows with each retry() and approve(): a result of a look from before leaves state, approval and attempts as they are.';
 COMMENT ON COLUMN reconciler.ledger.memory IS 'What the driver keeps with the object, such as the names of what it has made for it. NULL: nothing.';

@@ -131,22 +131,23 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- everywhere_expression gives {NULL, key}, which marks the object at every target, or {NULL, NULL}, which marks the whole
--- resource, where a key column was renamed.
+-- resource, where a key column was renamed. What cannot be evaluated protects: see place_expression.
 CREATE FUNCTION reconciler.everywhere_expression(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT format('ARRAY[NULL, %s]::text[]', CASE
+    SELECT format('ARRAY[NULL, %s%s]::text[]', CASE
         WHEN EXISTS (SELECT FROM reconciler.renamed_columns(r) AS c WHERE c.old_name = ANY (r.key_columns)) THEN 'NULL'
-        ELSE reconciler.key_expression(r.alias, r.key_columns, r.key_types) END)
+        ELSE reconciler.key_expression(r.alias, r.key_columns, r.key_types) END, CASE WHEN r.protect IS NOT NULL THEN ', true' END)
 $$;
 
--- place_expression gives {target, key} of the object that a row asks for, NULL when it does not run. The row goes by the table's
--- name, as in bound expressions.
+-- place_expression gives {target, key} of the object that a row asks for, NULL when it does not run; with protect
+-- {target, key, whether the row protects it}. The row goes by the table's name, as in bound expressions.
 CREATE FUNCTION reconciler.place_expression(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
         WHEN EXISTS (SELECT FROM reconciler.renamed_columns(r)) THEN reconciler.everywhere_expression(r)
-        ELSE format('CASE WHEN (%s) IS TRUE THEN ARRAY[(%s)::text, %s] END', r.running_bound, r.target_bound,
-            reconciler.key_expression(r.alias, r.key_columns, r.key_types)) END
+        ELSE format('CASE WHEN (%s) IS TRUE THEN ARRAY[(%s)::text, %s%s] END', r.running_bound, r.target_bound,
+            reconciler.key_expression(r.alias, r.key_columns, r.key_types),
+            CASE WHEN r.protect IS NOT NULL THEN format(', ((%s) IS NOT FALSE)::text', r.protect_bound) END) END
 $$;
 
 -- assign_code assigns what an expression gives for a row of the trigger, OLD or NEW, to a variable. No function takes the row as
@@ -159,7 +160,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         replace(r.alias, '"', '""'), row_name, variable, reconciler.plpgsql_text(expression))
 $$;
 
--- needs_settings says whether what target and running give could depend on a setting of the session. It cannot when
+-- needs_settings says whether what target, running and protect give could depend on a setting of the session. It cannot when
 --  * they turn no value into text but that of a string or enum column: how float8, interval, bytea, xml and others print
 --    counts as immutable, and depends on settings all the same. || and quote_literal() turn whatever they get into text;
 --  * they depend on nothing but the table, enums and what is PostgreSQL's own: a user's function may look up names;
@@ -173,12 +174,12 @@ DECLARE
         AND r.target_bound IN (format('%I.%I', r.alias, a.attname), reconciler.target_text(format('%I.%I', r.alias, a.attname), a.atttypid))) THEN 'NULL' ELSE r.target_bound END;
     pure  boolean;
 BEGIN
-    IF reconciler.without_harmless_casts(r, place || ' ' || r.running_bound) ~* '::|[|][|]|quote_|xml' OR NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.relation) THEN
+    IF reconciler.without_harmless_casts(r, concat_ws(' ', place, r.running_bound, r.protect_bound)) ~* '::|[|][|]|quote_|xml' OR NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = r.relation) THEN
         RETURN true;
     END IF;
     BEGIN
-        EXECUTE format('CREATE FUNCTION reconciler.%I(%I %s) RETURNS integer LANGUAGE sql STABLE BEGIN ATOMIC SELECT num_nulls((%s), (%s)); END',
-            name, r.alias, r.relation, r.running_bound, place);
+        EXECUTE format('CREATE FUNCTION reconciler.%I(%I %s) RETURNS integer LANGUAGE sql STABLE BEGIN ATOMIC SELECT num_nulls((%s), (%s), (%s)); END',
+            name, r.alias, r.relation, r.running_bound, place, r.protect_bound);
     EXCEPTION WHEN undefined_column OR undefined_table OR undefined_function OR undefined_object OR datatype_mismatch THEN
         RETURN true; -- it does not fit its table any more
     END;
@@ -236,7 +237,7 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT reconciler.function_code('capture_' || r.id, r.name, format($fn$
 #variable_conflict use_column
 DECLARE
-    "{old}" text[]; "{new}" text[]; -- {target, key}
+    "{old}" text[]; "{new}" text[]; -- see place_expression
 BEGIN
     BEGIN%2$s
         IF TG_OP <> 'DELETE' THEN
@@ -244,7 +245,7 @@ BEGIN
         END IF;
         IF TG_OP <> 'INSERT' THEN
             %4$s
-            IF "{old}" = "{new}" THEN
+            IF %10$s THEN
                 "{old}" := NULL;
             END IF;
         END IF;
@@ -257,7 +258,7 @@ BEGIN
             IF TG_OP <> 'DELETE' THEN
                 %6$s
             END IF;
-            IF "{old}" = "{new}" THEN
+            IF %10$s THEN
                 "{old}" := NULL;
             END IF;
         EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN
@@ -265,10 +266,10 @@ BEGIN
         END;
     END;%7$s%8$s
     IF "{old}" IS NOT NULL THEN
-        INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (%1$s, "{old}"[1], "{old}"[2]);
+        INSERT INTO reconciler.outbox (resource_id, target, key%11$s) VALUES (%1$s, "{old}"[1], "{old}"[2]%12$s);
     END IF;
     IF "{new}" IS NOT NULL THEN
-        INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (%1$s, "{new}"[1], "{new}"[2]);
+        INSERT INTO reconciler.outbox (resource_id, target, key%11$s) VALUES (%1$s, "{new}"[1], "{new}"[2]%13$s);
     ELSIF "{old}" IS NULL THEN
         RETURN NULL;
     END IF;%9$s
@@ -282,7 +283,11 @@ $fn$, r.id,
         END IF;$code$ END,
         reconciler.assign_code(r, '"{new}"', 'new', e.place), reconciler.assign_code(r, '"{old}"', 'old', e.place),
         reconciler.assign_code(r, '"{old}"', 'old', e.everywhere), reconciler.assign_code(r, '"{new}"', 'new', e.everywhere),
-        reconciler.rights_code(r), reconciler.bounds_code(), reconciler.end_code(r)),
+        reconciler.rights_code(r), reconciler.bounds_code(), reconciler.end_code(r),
+        CASE WHEN r.protect IS NULL THEN '"{old}" = "{new}"' ELSE '"{old}"[:2] = "{new}"[:2]' END,
+        CASE WHEN r.protect IS NOT NULL THEN ', protect' END,
+        CASE WHEN r.protect IS NOT NULL THEN ', "{old}"[3]::pg_catalog.bool' END,
+        CASE WHEN r.protect IS NOT NULL THEN ', "{new}"[3]::pg_catalog.bool' END),
         CASE WHEN reconciler.needs_settings(r) THEN reconciler.pinned_settings() ELSE 'SET search_path = pg_catalog, pg_temp' END)
     FROM (SELECT reconciler.place_expression(r) AS place, reconciler.everywhere_expression(r) AS everywhere) AS e
 $$;

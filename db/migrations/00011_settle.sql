@@ -1,7 +1,7 @@
 -- +goose Up
 
 -- ledger_result is what came of an object that the ledger keeps. A negative delay stands for no further attempt, a negative generation for
--- the ledger's, whatever it is. 0 leaves applied_revision as it is, and NULL match and memory.
+-- the ledger's, whatever it is. 0 leaves applied_revision as it is, and NULL protected, match and memory.
 CREATE TYPE reconciler.ledger_result AS (
     resource_id      integer,
     key              text,
@@ -49,7 +49,9 @@ BEGIN
         INSERT INTO reconciler.ledger AS l (target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision,
             applied_hash, failed_hash, attempts, last_error, held_by, approved, protected, next_attempt_at, applied_at, match, generation, memory)
         SELECT settle.target_id, r.resource_id, r.key, CASE WHEN r.held_by = 'pause' AND NOT paused THEN 'pending' ELSE r.state END, r.wanted, r.present, r.desired_revision, nullif(r.applied_revision, 0),
-            r.applied_hash, r.failed_hash, r.attempts, r.error, CASE WHEN r.held_by <> 'pause' OR paused THEN r.held_by END, r.approved, r.protected,
+            r.applied_hash, r.failed_hash, r.attempts, r.error, CASE WHEN r.held_by <> 'pause' OR paused THEN r.held_by END, r.approved, coalesce(r.protected, (
+                SELECT x.protected FROM reconciler.ledger x
+                WHERE x.target_id = settle.target_id AND x.resource_id = r.resource_id AND x.key = r.key), false),
             CASE WHEN r.delay >= 0 THEN clock_timestamp() + make_interval(secs => r.delay) WHEN r.held_by = 'pause' AND NOT paused THEN clock_timestamp() END,
             CASE WHEN r.called AND r.state = 'applied' THEN clock_timestamp() END, r.match,
             CASE WHEN r.generation >= 0 THEN r.generation ELSE coalesce((
@@ -132,7 +134,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
       AND r.state = 'requested' AND r.not_before IS NOT NULL
 $$;
 
--- decide_parked ends a count of deletes (held_by 'sync' or 'batch'): all of them go ahead, or all of them are held.
+-- decide_parked ends a count of deletes (held_by 'sync' or 'batch'): all of them go ahead, or all of them are held. One that
+-- has become protected since it was parked is looked at again, and waits for approve().
 CREATE FUNCTION reconciler.decide_parked(target_id integer, owner uuid, term bigint, parked_by text, allow boolean, counted boolean, objects bigint, guard_window double precision) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
@@ -141,7 +144,7 @@ DECLARE
 BEGIN
     PERFORM reconciler.fence(decide_parked.target_id, decide_parked.owner, decide_parked.term);
     UPDATE reconciler.ledger l SET state = CASE WHEN allow THEN 'pending' ELSE 'held' END::reconciler.object_state,
-        held_by = CASE WHEN NOT allow THEN 'guard' END, next_attempt_at = CASE WHEN allow THEN clock_timestamp() END, approved = allow
+        held_by = CASE WHEN NOT allow THEN 'guard' END, next_attempt_at = CASE WHEN allow THEN clock_timestamp() END, approved = allow AND NOT l.protected
     WHERE l.target_id = decide_parked.target_id AND l.state = 'held' AND l.held_by = decide_parked.parked_by
       AND l.resource_id <> ALL ((SELECT reconciler.owed_resources(decide_parked.target_id, decide_parked.parked_by))::integer[]);
     GET DIAGNOSTICS n = ROW_COUNT;
@@ -151,8 +154,44 @@ BEGIN
 END
 $$;
 
+-- captured_protect returns whether the row protected the object when it was last captured. NULL: the outbox does not have that,
+-- or the ledger's row comes from a later look at the row. A read that finds no row for the object calls it in the same snapshot,
+-- so the answer belongs to the last row there was. An answer that came with the change, through the feed, could be older: of the
+-- change before, where the row has come back and gone again meanwhile.
+CREATE FUNCTION reconciler.captured_protect(target_id integer, resource_id integer, key text) RETURNS boolean
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    place  text := (SELECT t.name FROM reconciler.targets t WHERE t.id = captured_protect.target_id);
+    newest record;
+BEGIN
+    -- Each side walks the index from its newest row, which an OR would not.
+    SELECT n.* INTO newest FROM (
+        (SELECT o.xid, o.seq, o.protect FROM reconciler.outbox o
+         WHERE o.resource_id = captured_protect.resource_id AND o.key COLLATE "C" = captured_protect.key
+           AND o.target COLLATE "C" = place AND o.protect IS NOT NULL
+         ORDER BY o.seq DESC LIMIT 1)
+        UNION ALL
+        (SELECT o.xid, o.seq, o.protect FROM reconciler.outbox o
+         WHERE o.resource_id = captured_protect.resource_id AND o.key COLLATE "C" = captured_protect.key
+           AND o.target COLLATE "C" IS NULL AND o.protect IS NOT NULL
+         ORDER BY o.seq DESC LIMIT 1)
+    ) AS n ORDER BY n.seq DESC LIMIT 1;
+    -- desired_revision is one that the look at the row has seen all of. If it is forgotten, the one before it shows less: then the
+    -- outbox decides once more.
+    RETURN CASE WHEN NOT coalesce(pg_visible_in_snapshot(newest.xid, (
+        SELECT k.snapshot FROM reconciler.ticks k WHERE k.revision <= (
+            SELECT l.desired_revision FROM reconciler.ledger l
+            WHERE l.target_id = captured_protect.target_id AND l.resource_id = captured_protect.resource_id
+              AND l.key = captured_protect.key)
+        ORDER BY k.revision DESC LIMIT 1)), false) THEN newest.protect END;
+END
+$$;
+
 -- record_in_hand gives objects that do not settle soon their ledger row: the owner has them in hand and looks again
--- only after patience, a process that takes over does at once. called: the first call for it may have begun, so that it is
+-- only after patience, a process that takes over does at once. The cursor passes their changes then, and retention may remove them:
+-- the ledger takes over what they say about protection. A delete that becomes protected loses its approval. called: the first call for it may have begun, so that it is
 -- present; other objects that the ledger did not know are absent.
 CREATE FUNCTION reconciler.record_in_hand(target_id integer, owner uuid, term bigint, resource_ids integer[], keys text[], called boolean[], patience interval) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -168,6 +207,12 @@ BEGIN
         protected = CASE WHEN l.present THEN l.protected ELSE excluded.protected END, held_by = NULL, next_attempt_at = excluded.next_attempt_at
     -- What waits for something else than this process goes on waiting: it is recorded already.
     WHERE l.state = 'applied' OR l.state = 'pending' AND l.next_attempt_at > excluded.next_attempt_at OR excluded.present AND NOT l.present;
+    UPDATE reconciler.ledger l SET protected = c.protect, approved = l.approved AND l.protected
+    FROM unnest(record_in_hand.resource_ids, record_in_hand.keys) AS n(resource_id, key)
+    JOIN reconciler.resources r ON r.id = n.resource_id AND r.protect IS NOT NULL
+    CROSS JOIN LATERAL (SELECT reconciler.captured_protect(record_in_hand.target_id, n.resource_id, n.key) AS protect) AS c
+    WHERE l.target_id = record_in_hand.target_id AND l.resource_id = n.resource_id AND l.key = n.key AND l.protected <> c.protect
+      AND (c.protect OR l.held_by IS DISTINCT FROM 'guard');
 END
 $$;
 
@@ -303,6 +348,7 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.captured_protect IS 'Internal: whether the last captured change of an object says that its row protects it.';
 COMMENT ON FUNCTION reconciler.record_in_hand IS 'Internal: gives objects that do not settle soon their ledger row.';
 COMMENT ON FUNCTION reconciler.record_first_calls IS 'Internal: writes down objects that are about to be called for the first time.';
 COMMENT ON FUNCTION reconciler.take_in_calls IS 'Internal: gives objects that a former owner called for the first time their ledger row.';
@@ -323,5 +369,5 @@ COMMENT ON FUNCTION reconciler.decide_parked IS 'Internal: lets counted deletes 
 SELECT reconciler.regrant();
 
 -- +goose Down
-DROP FUNCTION reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.forget_objects, reconciler.resource_gaps, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.owed_resources, reconciler.count_guard, reconciler.settle, reconciler.note_passed;
+DROP FUNCTION reconciler.captured_protect, reconciler.record_in_hand, reconciler.record_first_calls, reconciler.take_in_calls, reconciler.forget_objects, reconciler.resource_gaps, reconciler.end_first_calls, reconciler.start_cursor, reconciler.raise_cursor, reconciler.require_sync, reconciler.resync_after_old_primary, reconciler.decide_parked, reconciler.owed_resources, reconciler.count_guard, reconciler.settle, reconciler.note_passed;
 DROP TYPE reconciler.ledger_result;

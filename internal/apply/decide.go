@@ -45,6 +45,7 @@ type record struct {
 	heldBy          string
 	approved        bool
 	protected       bool
+	earlier         bool    // the ledger may know a later protected: unchanged
 	delay           float64 // seconds until the next attempt; negative: none
 	called          bool
 	match           string
@@ -84,7 +85,7 @@ func (l look) base() record {
 		r.present, r.appliedHash, r.attempts = e.Present, e.AppliedHash, e.Attempts
 		r.desiredRevision = max(r.desiredRevision, e.DesiredRevision)
 		r.failedHash, r.approved, r.generation = e.FailedHash, e.Approved, e.Generation
-		if r.wanted {
+		if r.wanted || l.protected() {
 			r.approved = l.approved()
 		}
 		if e.LastError != nil {
@@ -198,10 +199,10 @@ func decideUnwanted(l look) (action, *record) {
 		approved = l.approved()
 	}
 	if holder := l.holder(e, approved); holder != "" {
-		if held(e, holder) && !e.Wanted {
+		r := l.base()
+		if held(e, holder) && !e.Wanted && e.Protected == r.protected {
 			return actNothing, nil
 		}
-		r := l.base()
 		r.state, r.heldBy, r.present = desired.Held, holder, true
 		if r.protected {
 			r.err = "" // of other calls: the reason is the row
@@ -216,7 +217,7 @@ func (l look) deleteWaits(e *desired.Entry) bool {
 	if e.State == desired.Blocked && !e.Present && shortenedKey.MatchString(l.item.Key) {
 		return true // its row has the whole key: only that finds it
 	}
-	if e.Wanted || !e.Present && !l.item.Force {
+	if e.Wanted || !e.Present && !l.item.Force || l.protected() && !e.Protected {
 		return false
 	}
 	return e.State == desired.Failing && !due(e) || e.State == desired.Blocked && !l.item.Force
@@ -246,9 +247,11 @@ func (l look) holder(e *desired.Entry, approved bool) string {
 	return ""
 }
 
-// protected reports whether a delete of the object waits for approve(), whatever else lets deletes pass.
+// protected reports whether a delete of the object waits for approve(), whatever else lets deletes pass. If there is a row (its target
+// is given up), or the guard holds the object already, the ledger counts too: the driver may have asked.
 func (l look) protected() bool {
-	return l.row.Protected || l.row.Ledger != nil && l.row.Ledger.Protected
+	e := l.row.Ledger
+	return l.row.Protected || e != nil && e.Protected && (l.row.Wanted || held(e, heldByGuard))
 }
 
 // approved reports whether approve() has released what this look leads to: the delete, or the spec that the driver has asked about.

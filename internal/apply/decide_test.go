@@ -298,6 +298,37 @@ func TestOverlongKeysAreShownWhileTheirRowIsThere(t *testing.T) {
 	require.Equal(t, "gone", verdict(decide(sweep)), "retry() takes it away")
 }
 
+// A delete has passed the guard, or waits there, and its row did not protect it. If the row came back protected and was deleted again,
+// the delete waits for approve().
+func TestF138_DecisionsAboutDeletesThatHaveBecomeProtected(t *testing.T) {
+	t.Parallel()
+	const guarded = "held by guard, unwanted"
+	columns := []string{"plain", "drain", "again, due"}
+	requireDecisions(t, desired.Row{Key: "k", Protected: true}, columns, map[string][]string{
+		"applied":         {guarded, guarded, guarded},
+		"approved delete": {guarded, guarded, guarded},
+		"failing delete":  {guarded, guarded, guarded},
+		"delete, due":     {guarded, guarded, guarded},
+		"blocked delete":  {guarded, guarded, guarded},
+		"guarded delete":  {guarded, guarded, guarded},
+		"parked by batch": {guarded, guarded, guarded},
+		"blocked, absent": {"gone", "gone", guarded},
+	})
+	for _, situation := range []string{"failing delete", "approved delete"} {
+		_, rec := decide(testLook(desired.Row{Key: "k", Protected: true}, situation, "plain"))
+		require.True(t, rec.protected)
+		require.False(t, rec.approved, "the approval was of another delete")
+	}
+
+	// The other way round the last row decides, but for what the guard holds already.
+	l := testLook(desired.Row{Key: "k"}, "applied", "plain")
+	l.row.Ledger.Protected = true
+	require.Equal(t, "delete", verdict(decide(l)))
+	l = testLook(desired.Row{Key: "k"}, "guarded delete", "plain")
+	l.row.Ledger.Protected = true
+	require.Equal(t, "-", verdict(decide(l)))
+}
+
 func TestRecordCarriesWhatTheLedgerKnows(t *testing.T) {
 	t.Parallel()
 	l := testLook(wantedRow(), "failing, other", "paused")

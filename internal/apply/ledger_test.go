@@ -228,6 +228,52 @@ func TestObjectsInHandGetTheirRow(t *testing.T) {
 	}
 }
 
+// When the cursor passes an object in hand, the ledger has the protection of its last row. A result of an earlier look does not change it.
+func TestF138_ProtectionOfWhatIsInHandIsRecorded(t *testing.T) {
+	t.Parallel()
+	d := newLedgerDB(t)
+	d.Exec(t, `ALTER TABLE apps ADD keep boolean; SELECT reconciler.track('app', 'apps', '{id}', '''eu''', protect => 'keep')`)
+	const protections = `SELECT string_agg(concat_ws(' ', key, state, CASE WHEN protected THEN 'protected' END, CASE WHEN approved THEN 'approved' END), ', ' ORDER BY key) FROM reconciler.ledger`
+	deleting := record{state: desired.Failing, present: true, err: "no", attempts: 1, approved: true, delay: 6000, desiredRevision: 1}
+	asked := record{state: desired.Held, wanted: true, present: true, heldBy: heldByGuard, protected: true, delay: -1, desiredRevision: 1}
+	protected := appliedRecord
+	protected.protected = true
+	parked := record{state: desired.Held, present: true, heldBy: heldByBatch, delay: -1, desiredRevision: 1}
+	keys := []string{"asked", "deleting", "free", "kept", "parked", "unknown"}
+	d.settle(t, asked, "asked")
+	d.settle(t, deleting, "deleting")
+	d.settle(t, protected, "free")
+	d.settle(t, appliedRecord, "kept")
+	d.settle(t, parked, "parked")
+	d.Exec(t, `INSERT INTO apps SELECT k, true FROM unnest($1::text[]) AS k`, keys)
+	d.Exec(t, `UPDATE apps SET keep = false WHERE id IN ('asked', 'free')`)
+	d.Exec(t, `DELETE FROM apps`)
+	params := store.LedgerInHandParams{TargetID: d.target, Owner: ledgerOwner, Term: 3, Keys: keys, Patience: time.Minute}
+	for range keys {
+		params.ResourceIds, params.Called = append(params.ResourceIds, d.resource), append(params.Called, false)
+	}
+	const want = "asked held protected, deleting failing protected, free pending, kept pending protected, parked held protected, unknown pending protected"
+	require.NoError(t, d.queries.LedgerInHand(t.Context(), params))
+	require.Equal(t, want, d.line(t, protections))
+
+	late := deleting
+	d.settle(t, *late.inHand(), "deleting")
+	late = appliedRecord
+	d.settle(t, *late.inHand(), "kept", "another")
+	require.Equal(t, "another pending, "+want, d.line(t, protections))
+	_, err := d.queries.ParkedDecide(t.Context(), store.ParkedDecideParams{TargetID: d.target, Owner: ledgerOwner, Term: 3, ParkedBy: heldByBatch, Allow: true})
+	require.NoError(t, err)
+	require.Equal(t, "parked pending protected", d.line(t, protections+` WHERE key = 'parked'`))
+
+	// A look at the row after the change knows better.
+	d.Exec(t, `INSERT INTO reconciler.ticks (revision, snapshot) SELECT 40, pg_current_snapshot()`)
+	later := appliedRecord
+	later.desiredRevision = 41
+	d.settle(t, later, "kept")
+	require.NoError(t, d.queries.LedgerInHand(t.Context(), params))
+	require.Equal(t, "kept pending", d.line(t, protections+` WHERE key = 'kept'`))
+}
+
 // Every column of a result reaches the ledger as it is, whatever characters its texts have.
 func TestResultsAreRecordedAsTheyAre(t *testing.T) {
 	t.Parallel()

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -311,7 +312,7 @@ func (s *settler) cursor(last bool) (cursor, bool) {
 }
 
 // inHand is what the ledger says of an object that was recorded as in hand and is to be looked at once more, for a change that the
-// cursor may have passed: not yet that all is well.
+// cursor may have passed: not yet that all is well. Its protection is that of the row before the change, so the ledger's stays.
 func (r *record) inHand() *record {
 	in := *r
 	switch {
@@ -320,6 +321,8 @@ func (r *record) inHand() *record {
 	case r.state == desired.Applied:
 		in.state, in.delay = desired.Pending, inHandFor.Seconds()
 	}
+	// A delete that passed the guard unprotected is not approved if it has become protected.
+	in.earlier, in.approved = true, r.approved && r.protected
 	return &in
 }
 
@@ -399,10 +402,13 @@ func addRecord(p *store.SettleParams, r result) {
 // row is a result as a value of the type reconciler.ledger_result, as text: for the binary format each connection would have to look
 // the type up.
 func (r result) row() string {
-	rec := r.record
-	return fmt.Sprintf(`(%d,"%s",%s,%t,%t,%d,%d,%s,%s,%d,%s,%s,%t,%t,%g,%t,%s,%d,%s)`,
+	rec, protected := r.record, ""
+	if !rec.earlier {
+		protected = strconv.FormatBool(rec.protected)
+	}
+	return fmt.Sprintf(`(%d,"%s",%s,%t,%t,%d,%d,%s,%s,%d,%s,%s,%t,%s,%g,%t,%s,%d,%s)`,
 		r.item.ResourceID, fieldEscapes.Replace(ledgerKey(r.item.Key)), rec.state, rec.wanted, rec.present, rec.desiredRevision, rec.appliedRevision,
-		byteaField(rec.appliedHash), byteaField(rec.failedHash), rec.attempts, textField(rec.err), rec.heldBy, rec.approved, rec.protected,
+		byteaField(rec.appliedHash), byteaField(rec.failedHash), rec.attempts, textField(rec.err), rec.heldBy, rec.approved, protected,
 		rec.delay, rec.called, textField(rec.match), rec.generation, byteaField(rec.memory))
 }
 

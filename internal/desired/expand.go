@@ -122,7 +122,7 @@ func (r *Resource) expandGroup(ctx context.Context, db Beginner, g *imageGroup, 
 		return left + right, err
 	}
 	if isDataError(err) {
-		n, err = mark(ctx, db, r.markingOf("NULL::text AS target, d.key", fits+" AND "+g.where, g.columns, images))
+		n, err = mark(ctx, db, r.markingOf("NULL::text AS target, d.key, NULL::boolean AS protect", fits+" AND "+g.where, g.columns, images))
 	}
 	if err != nil {
 		return 0, fmt.Errorf("find the objects of resource %s that %s concerns: %w", r.Name, images[0], err)
@@ -132,7 +132,11 @@ func (r *Resource) expandGroup(ctx context.Context, db Beginner, g *imageGroup, 
 
 // marking marks what images of a group concern.
 func (r *Resource) marking(g *imageGroup, images []string) Statement {
-	return r.markingOf(fmt.Sprintf("reconciler.shortened(d.target, %d) AS target, d.key", targetMost), "d.running AND "+fits+" AND "+g.where, g.columns, images)
+	protect := "NULL::boolean"
+	if r.protects {
+		protect = "d.protect IS NOT FALSE"
+	}
+	return r.markingOf(fmt.Sprintf("reconciler.shortened(d.target, %d) AS target, d.key, %s AS protect", targetMost, protect), "d.running AND "+fits+" AND "+g.where, g.columns, images)
 }
 
 // markingOf looks the rows up image by image, by their indexes: OFFSET 0 keeps the planner from reading the view as a whole,
@@ -141,12 +145,13 @@ func (r *Resource) marking(g *imageGroup, images []string) Statement {
 // for each object.
 func (r *Resource) markingOf(columns, where string, names, images []string) Statement {
 	sql := fmt.Sprintf(`WITH places AS MATERIALIZED (SELECT t.id, t.name FROM reconciler.targets t)
-INSERT INTO reconciler.outbox (resource_id, target, key)
-SELECT $2::int, o.target, o.key FROM unnest($1::text[]::jsonb[]) AS c(image) CROSS JOIN LATERAL (SELECT %s FROM %s AS d WHERE %s OFFSET 0) AS o
-UNION
-SELECT $2::int, p.name, o.key FROM unnest($1::text[]::jsonb[]) AS c(image) CROSS JOIN LATERAL (
+INSERT INTO reconciler.outbox (resource_id, target, key, protect) SELECT $2::int, m.target, m.key, bool_or(m.protect) FROM (
+SELECT o.target, o.key, o.protect FROM unnest($1::text[]::jsonb[]) AS c(image) CROSS JOIN LATERAL (SELECT %s FROM %s AS d WHERE %s OFFSET 0) AS o
+UNION ALL
+SELECT p.name, o.key, NULL FROM unnest($1::text[]::jsonb[]) AS c(image) CROSS JOIN LATERAL (
     SELECT l.target_id, l.key FROM reconciler.ledger l
-    WHERE l.resource_id + 0 = $2::int AND l.match IS NOT NULL AND l.match @> c.image OFFSET 0) AS o JOIN places p ON p.id = o.target_id`, columns, r.view, where)
+    WHERE l.resource_id + 0 = $2::int AND l.match IS NOT NULL AND l.match @> c.image OFFSET 0) AS o JOIN places p ON p.id = o.target_id
+) AS m GROUP BY m.target, m.key`, columns, r.view, where)
 	return Statement{sql, []any{images, r.ID, names}}
 }
 

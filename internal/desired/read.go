@@ -21,8 +21,8 @@ type Row struct {
 	Spec   []byte      // PostgreSQL's text form of the spec; set when Wanted
 	Hash   driver.Hash // of Spec
 	Match  []byte      // values that depends_on refers to, as jsonb; nil for a plain resource
-	// Protected: deletes of the object wait for approve(). It is the row's answer; without a row the ledger's; without that one it is
-	// whether any object of the resource may be protected.
+	// Protected: deletes of the object wait for approve(). It is the row's answer; without a row that of the last captured one,
+	// or the ledger's if that is newer; without any, whether any object of the resource may be protected.
 	Protected bool
 	// Err says why the row cannot become an object: its expressions fail on it, its spec is null, or its key is
 	// not unique. Nothing may be deleted on the strength of such a row.
@@ -106,8 +106,8 @@ func (r *Resource) buildRead(governed, alone bool) string {
 	// Rows are counted as they come: sorted before that, all specs would go to the server's disk.
 	room := fmt.Sprintf("sum(coalesce(CASE WHEN %s THEN octet_length(d.spec) END, 0) + coalesce(octet_length(l.memory), 0)) "+
 		"OVER (ROWS UNBOUNDED PRECEDING) <= %d", fits, ReadMost)
-	fmt.Fprintf(&b, "SELECT i.n, i.key, NOT %[1]s AS remains, d.found, CASE WHEN %[2]s AND %[1]s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %[3]s, d.protect, ",
-		room, fits, match)
+	fmt.Fprintf(&b, "SELECT i.n, i.key, NOT %[1]s AS remains, d.found, CASE WHEN %[2]s AND %[1]s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %[3]s, %[4]s AS protect, ",
+		room, fits, match, r.protectSQL("$2", "d.protect", "d.found IS NULL"))
 	b.WriteString("l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.protected, l.generation,\n")
 	fmt.Fprintf(&b, "  CASE WHEN %s THEN l.memory END AS memory,\n", room)
@@ -135,6 +135,14 @@ func (r *Resource) buildRead(governed, alone bool) string {
 	}
 	fmt.Fprintf(&b, ") AS d ON true\nLEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $2 AND l.resource_id = %d AND l.key = i.key LIMIT 1) AS l ON true\n%s", r.ID, tasks)
 	return b.String()
+}
+
+// protectSQL is whether the row protects the object i.key; if there is none, whether the last captured one did.
+func (r *Resource) protectSQL(targetID, protect, absent string) string {
+	if !r.protects {
+		return protect
+	}
+	return fmt.Sprintf("CASE WHEN %s THEN reconciler.captured_protect(%s, %d, i.key) ELSE %s END", absent, targetID, r.ID, protect)
 }
 
 // wanted is the condition that d is a running row of target $1 with the key i. PostgreSQL evaluates conditions in an order of its
@@ -328,12 +336,12 @@ func (r *Resource) readArgs(target string, targetID int32, keys []string) (args 
 // buildEntry reads what the ledger and applies say of a key alone: $1 target id, $2 resource id, $3 key, and of the gates since and
 // applies.
 func (r *Resource) buildEntry() string {
-	return fmt.Sprintf(`SELECT 1::bigint, i.key, false, NULL::boolean, NULL::text, NULL::int, NULL::text, NULL::boolean, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
+	return fmt.Sprintf(`SELECT 1::bigint, i.key, false, NULL::boolean, NULL::text, NULL::int, NULL::text, %s, l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,
   l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.protected, l.generation, l.memory, extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8, l.applied_at,
   g.operation_id, g.is_open, g.reapply, %s, true, 0::bigint
 FROM (SELECT $3::text AS key) AS i
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger l WHERE l.target_id = $1 AND l.resource_id = $2::int AND l.key = i.key LIMIT 1) AS l ON true
-LEFT JOIN LATERAL (%s) AS g ON true`, fmt.Sprintf(unopenedSQL, r.ID, 4, 5), fmt.Sprintf(taskSQL, r.ID, "$1", "i.key"))
+LEFT JOIN LATERAL (%s) AS g ON true`, r.protectSQL("$1", "NULL::boolean", "true"), fmt.Sprintf(unopenedSQL, r.ID, 4, 5), fmt.Sprintf(taskSQL, r.ID, "$1", "i.key"))
 }
 
 // readEntry reads what the ledger says about an object that has no readable row.

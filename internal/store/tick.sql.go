@@ -221,7 +221,7 @@ FROM (SELECT floor_revision FROM reconciler.installation) AS f LEFT JOIN LATERAL
     (SELECT o.xid, o.seq, o.resource_id, o.target, o.key, o.dependency_id, o.image
      FROM (SELECT xip FROM pg_snapshot_xip($1::text::pg_snapshot) AS xip
            WHERE xip >= $2::text::xid8 AND pg_visible_in_snapshot(xip, $3::text::pg_snapshot)) AS x
-     CROSS JOIN LATERAL (SELECT xid, seq, resource_id, target, key, dependency_id, image FROM reconciler.outbox i WHERE i.xid = x.xip AND i.seq > CASE WHEN x.xip = $2::text::xid8 THEN $4::bigint ELSE -1 END
+     CROSS JOIN LATERAL (SELECT xid, seq, resource_id, target, key, dependency_id, image, protect FROM reconciler.outbox i WHERE i.xid = x.xip AND i.seq > CASE WHEN x.xip = $2::text::xid8 THEN $4::bigint ELSE -1 END
                          ORDER BY i.xid, i.seq LIMIT (SELECT $5::int)) AS o
      ORDER BY o.xid, o.seq LIMIT (SELECT $5::int))
     UNION ALL
@@ -235,7 +235,7 @@ FROM (SELECT floor_revision FROM reconciler.installation) AS f LEFT JOIN LATERAL
                              UNION ALL SELECT pg_snapshot_xmax($3::text::pg_snapshot)) AS ends) AS ends) AS p
            -- Between ids that follow each other there is nothing to walk.
            WHERE p.below::text::bigint > CASE WHEN p.after THEN $2::text::bigint WHEN p.first THEN p.above::text::bigint ELSE p.above::text::bigint + 1 END) AS g
-     CROSS JOIN LATERAL (SELECT xid, seq, resource_id, target, key, dependency_id, image FROM reconciler.outbox i WHERE (i.xid, i.seq) > (g.xid, g.seq) AND i.xid < g.below
+     CROSS JOIN LATERAL (SELECT xid, seq, resource_id, target, key, dependency_id, image, protect FROM reconciler.outbox i WHERE (i.xid, i.seq) > (g.xid, g.seq) AND i.xid < g.below
          ORDER BY i.xid, i.seq LIMIT (SELECT $5::int)) AS o
      ORDER BY o.xid, o.seq LIMIT (SELECT $5::int))
 ) AS n ORDER BY n.xid, n.seq LIMIT (SELECT $5::int)) AS d ON true
@@ -487,12 +487,12 @@ WITH prev AS MATERIALIZED (
 SELECT tick.revision, tick.snapshot::text AS snapshot, tick.at, coalesce(d.xid, '0'::xid8)::xid8 AS xid, coalesce(d.seq, 0)::bigint AS seq,
     coalesce(d.resource_id, 0)::int AS resource_id, d.target, d.key, d.dependency_id, d.image
 FROM tick LEFT JOIN LATERAL (
-    SELECT n.xid, n.seq, n.resource_id, n.target, n.key, n.dependency_id, n.image FROM (
-        (SELECT o.xid, o.seq, o.resource_id, o.target, o.key, o.dependency_id, o.image FROM late CROSS JOIN LATERAL (SELECT xid, seq, resource_id, target, key, dependency_id, image FROM reconciler.outbox i WHERE i.xid = late.xip ORDER BY i.xid, i.seq LIMIT (SELECT $1::int)) AS o
+    SELECT n.xid, n.seq, n.resource_id, n.target, n.key, n.dependency_id, n.image, n.protect FROM (
+        (SELECT o.xid, o.seq, o.resource_id, o.target, o.key, o.dependency_id, o.image, o.protect FROM late CROSS JOIN LATERAL (SELECT xid, seq, resource_id, target, key, dependency_id, image, protect FROM reconciler.outbox i WHERE i.xid = late.xip ORDER BY i.xid, i.seq LIMIT (SELECT $1::int)) AS o
          ORDER BY o.xid, o.seq LIMIT (SELECT $1::int))
         UNION ALL
-        (SELECT o.xid, o.seq, o.resource_id, o.target, o.key, o.dependency_id, o.image FROM gaps g CROSS JOIN LATERAL (
-             SELECT xid, seq, resource_id, target, key, dependency_id, image FROM reconciler.outbox i WHERE i.xid > g.above AND i.xid < g.below AND i.xid >= (SELECT xmax FROM prev)
+        (SELECT o.xid, o.seq, o.resource_id, o.target, o.key, o.dependency_id, o.image, o.protect FROM gaps g CROSS JOIN LATERAL (
+             SELECT xid, seq, resource_id, target, key, dependency_id, image, protect FROM reconciler.outbox i WHERE i.xid > g.above AND i.xid < g.below AND i.xid >= (SELECT xmax FROM prev)
              ORDER BY i.xid, i.seq LIMIT (SELECT $1::int)) AS o
          ORDER BY o.xid, o.seq LIMIT (SELECT $1::int))
     ) AS n ORDER BY n.xid, n.seq LIMIT (SELECT $1::int)

@@ -183,6 +183,16 @@ var mutants = []Mutant{
 	},
 
 	{
+		Name: "captured-protection-unread", Guards: "I6", Removed: "a row that became protected after it was read protects its object",
+		Edits:   []Edit{{desiredRead, "\tif !r.protects {\n\t\treturn protect", "\tif true {\n\t\treturn protect"}},
+		Package: rowTests, Run: "^TestF138_ProtectionIsThatOfTheLastRow$",
+	},
+	{
+		Name: "captured-protection-stale", Guards: "I6", Removed: "a look at the row after its last captured change knows better",
+		Edits:   []Edit{{settleSQL, "ORDER BY k.revision DESC LIMIT 1)), false) THEN newest.protect END;", "ORDER BY k.revision DESC LIMIT 1)) AND false, false) THEN newest.protect END;"}},
+		Package: rowTests, Run: "^TestF138_ASyncKnowsBetterThanAnOlderChange$",
+	},
+	{
 		Name: "untrack-not-approved", Guards: "I1", Removed: "the deletes of untrack() pass the guard",
 		Edits:   []Edit{{desiredRead, "row.Ledger.Approved = true // by untrack()", ""}},
 		Package: rowTests, Run: "^TestF100_UntrackStandsWhenTheCallUnderWayFails$",

@@ -156,6 +156,74 @@ func TestProtectFollowsTheRow(t *testing.T) {
 	w.Settled("4", waiting) // the approval of nothing is none for later
 }
 
+// A delete waits for approve() if the last row that asked for the object protected it, also if no process read that row.
+func TestF138_ProtectionIsThatOfTheLastRow(t *testing.T) {
+	t.Parallel()
+	ways := map[string][]string{ // transactions
+		"delete":          {`UPDATE @ SET keep = id = 2`, `DELETE FROM @`},
+		"one_transaction": {`UPDATE @ SET keep = id = 2; DELETE FROM @`},
+		"there_and_back":  {`UPDATE @ SET keep = true; UPDATE @ SET keep = id = 2; DELETE FROM @`},
+		"came_back":       {`DELETE FROM @; INSERT INTO @ VALUES (1, '@', 'v2', true, false), (2, '@', 'v2', true, true), (3, '@', 'v2', true, false)`, `DELETE FROM @`},
+		"in_the_same_row": {`UPDATE @ SET keep = id = 2`, `UPDATE @ SET keep = NOT keep, running = false`},
+		"not_running":     {`UPDATE @ SET keep = id = 2`, `UPDATE @ SET running = false`, `UPDATE @ SET keep = true`, `DELETE FROM @`},
+		"moved":           {`UPDATE @ SET keep = id = 2`, `UPDATE @ SET target = 'us', keep = NOT keep`},
+		"other_keys":      {`UPDATE @ SET keep = id = 2`, `UPDATE @ SET id = id + 100, keep = NOT keep`},
+		"truncate":        {`UPDATE @ SET keep = id = 2`, `TRUNCATE @`},
+		"untrack":         {`UPDATE @ SET keep = id = 2; DELETE FROM @; SELECT reconciler.untrack('@', 'delete')`},
+		"redefined":       {`UPDATE @ SET keep = id = 2`, `SELECT reconciler.track('@', '@', '{id}', 'target', running => 'false', spec => 'to_jsonb(name)', protect => 'keep')`},
+	}
+	w := servertest.New(t)
+	var targets []servertest.Target
+	var waits []string
+	places := map[string]*servertest.Place{}
+	for _, name := range slices.Sorted(maps.Keys(ways)) {
+		protectFleet(w, name, 3, 1)
+		w.DB.Exec(t, strings.ReplaceAll(`UPDATE @ SET keep = false WHERE id = 3`, "@", name))
+		places[name] = servertest.NewPlace()
+		targets = append(targets, servertest.Named(name, places[name], servertest.Quick, func(c *config.Target) { c.Guard.MaxDeletes = new(1000) }))
+		waits = append(waits, name+" 2")
+	}
+	p := w.Start(targets...)
+	w.Wait()
+	p.Stop(t)
+	for name, transactions := range ways {
+		for _, sql := range transactions {
+			w.DB.Exec(t, strings.ReplaceAll(sql, "@", name))
+		}
+	}
+	w.Start(targets...)
+	w.Settled(strings.Join(waits, "; "), `SELECT string_agg(target || ' ' || keys, '; ' ORDER BY target) FROM
+		(SELECT target, string_agg(key, ',' ORDER BY key) AS keys FROM reconciler.objects WHERE length(key) = 1 GROUP BY target) AS x`)
+	require.Equal(t, strings.Join(waits, "; "), w.Text(`SELECT string_agg(target || ' ' || key, '; ' ORDER BY target) FROM reconciler.held WHERE held_by = 'guard'`))
+	has := func(name, key string) bool { return places[name].Have()[name+"/"+key] != "" }
+	for name := range places {
+		require.Equal(t, []bool{false, true, false}, []bool{has(name, "1"), has(name, "2"), has(name, "3")}, name)
+		w.DB.Exec(t, `SELECT reconciler.approve($1)`, name)
+	}
+	for name := range places {
+		w.Eventually(name+" is approved", func() bool { return !has(name, "2") })
+	}
+}
+
+// What a sync has read of a row that was written without triggers is newer than what the outbox has of it.
+func TestF138_ASyncKnowsBetterThanAnOlderChange(t *testing.T) {
+	t.Parallel()
+	w := servertest.New(t)
+	protectFleet(w, "eu", 2, 0)
+	eu := servertest.NewPlace()
+	w.Start(servertest.Named("eu", eu, servertest.Quick))
+	w.Wait()
+	w.DB.Exec(t, `UPDATE eu SET name = 'v2'`)
+	w.Wait()
+	w.Silently(`UPDATE eu SET keep = true WHERE id = 1`)
+	w.DB.Exec(t, `SELECT reconciler.resync('eu')`)
+	w.Settled("1", `SELECT string_agg(key, ',') FROM reconciler.objects WHERE protected`)
+	w.Silently(`DELETE FROM eu`)
+	w.DB.Exec(t, `SELECT reconciler.resync('eu')`)
+	w.Settled("1", waiting)
+	w.Eventually("the other one goes", func() bool { return len(eu.Have()) == 1 })
+}
+
 // careful is a driver of a target that asks before an object loses what it calls "crown".
 type careful struct {
 	*servertest.Place
