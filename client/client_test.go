@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -207,6 +209,63 @@ func TestAnotherInstallationEndsAWatch(t *testing.T) {
 	_, err := collect(t.Context(), c, client.WatchOptions{})
 	require.ErrorIs(t, err, client.ErrInstallation)
 	require.ErrorContains(t, err, "was installation i and is other now")
+}
+
+// answers answers requests without a network.
+type answers func(r *http.Request) (status int, body io.Reader)
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	status, body := a(r)
+	return &http.Response{StatusCode: status, Header: http.Header{"Reconciler-Installation": {"i"}}, Body: io.NopCloser(body), Request: r}, nil
+}
+
+// A server, or a proxy, may end every response as soon as it has begun.
+func TestF175_PausesGrowUntilAResponseBringsObjectsOrLasts(t *testing.T) {
+	t.Parallel()
+	const checkpoint, age = `{"type":"checkpoint","bookmark":"b"}` + "\n", `{"type":"closed","reason":"age"}` + "\n"
+	for name, nothing := range map[string]string{
+		"Nothing":     "",
+		"Closed":      checkpoint + age,
+		"Cut":         checkpoint,
+		"AlwaysReset": `{"type":"reset","reason":"unknown"}` + "\n" + one + "\n" + `{"type":"end_of_snapshot","bookmark":"b"}` + "\n" + age,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var ended time.Time
+				var pauses []time.Duration
+				c, err := client.New("http://server", client.HTTPClient(&http.Client{Transport: answers(func(*http.Request) (int, io.Reader) {
+					if !ended.IsZero() {
+						pauses = append(pauses, time.Since(ended))
+					}
+					ended = time.Now()
+					switch len(pauses) {
+					case 9: // it brings an object
+						return 200, strings.NewReader(gone + "\n" + checkpoint + age)
+					case 12: // it lasts
+						ended = ended.Add(20 * time.Second)
+						body, w := io.Pipe()
+						time.AfterFunc(20*time.Second, func() { _, _ = io.WriteString(w, age) })
+						return 200, body
+					case 14:
+						return 401, strings.NewReader("")
+					}
+					return 200, strings.NewReader(nothing)
+				})}))
+				require.NoError(t, err)
+				frames, err := collect(t.Context(), c, client.WatchOptions{})
+				require.ErrorIs(t, err, client.ErrUnauthorized)
+				if name == "Closed" {
+					require.Equal(t, []string{"checkpoint b", "checkpoint b", "checkpoint b", "waiting the server closes each response before it brings objects"}, frames[:4])
+				}
+				for n, doubled := range []int{0, 1, 2, 3, 4, 5, 6, 7, 7, 0, 1, 2, 0, 1} {
+					most := min(200*time.Millisecond<<doubled, 15*time.Second)
+					require.LessOrEqual(t, pauses[n], most, n)
+					require.GreaterOrEqual(t, pauses[n], most/2, n)
+				}
+			})
+		})
+	}
 }
 
 // A connection over which nothing comes is lost, though the other side has not closed it.

@@ -24,7 +24,10 @@ const (
 // resetCut is the reason of a Reset that the server has not sent.
 const resetCut = "cut"
 
-var errSilent = errors.New("the server has sent nothing for too long")
+var (
+	errSilent = errors.New("the server has sent nothing for too long")
+	errBrief  = errors.New("the server closes each response before it brings objects")
+)
 
 // WatchOptions are what Watch asks for. Zero is everything, from a snapshot on, without end.
 type WatchOptions struct {
@@ -34,9 +37,9 @@ type WatchOptions struct {
 	Once      bool     // return after the snapshot, or after what came until now
 }
 
-// Watch follows a target. It connects again when a connection is lost, after a pause that grows from 0.2 to 15 s, and
-// resumes where it was; a connection that brings nothing for 45 s counts as lost. While there is none, it yields a Waiting
-// for each attempt.
+// Watch follows a target. It connects again when a connection is lost, after a pause that grows from 0.2 to 15 s until one
+// brings objects or lasts for 15 s, and resumes where it was; a connection that brings nothing for 45 s counts as lost. While
+// there is none, it yields a Waiting for each attempt.
 //
 // The last pair has an error, unless Once is set: the cause of ctx, or an error that another attempt would not change, which
 // is ErrUnauthorized, ErrForbidden, ErrNotFound, ErrReleased, ErrInstallation, ErrProtocol, or a *StatusError with another status
@@ -61,7 +64,9 @@ type watch struct {
 	opts     WatchOptions
 	bookmark string // the newest one
 	named    bool   // something was yielded that no bookmark covers
-	failures int    // in a row, without a bookmark in between
+	failures int    // responses in a row that have brought no objects and did not last
+	brings   bool   // the response that is under way has brought objects
+	anew     bool   // after a reset, which may have brought them before
 	yield    func(Frame, error) bool
 	silence  time.Duration
 }
@@ -77,6 +82,9 @@ func (w *watch) run(ctx context.Context) error {
 			return context.Cause(ctx)
 		case errors.Is(err, errDone), permanent(err):
 			return err
+		}
+		if err == nil && w.failures > 1 {
+			err = errBrief
 		}
 		pause := min(pauseMax, pauseMin<<min(w.failures, 10))
 		pause -= rand.N(pause / 2)
@@ -113,6 +121,13 @@ func (w *watch) response(ctx context.Context) error {
 		return w.why(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
+	w.brings, w.anew = false, false
+	began := time.Now()
+	defer func() {
+		if time.Since(began) >= pauseMax {
+			w.failures = 0
+		}
+	}()
 	if w.bookmark == "" && w.named {
 		// Objects of the attempt before may have gone since: what it named does not count.
 		if err := w.take(Frame{Type: Reset, Reason: resetCut}); err != nil {
@@ -158,9 +173,9 @@ func (*watch) why(ctx context.Context, err error) error {
 func (w *watch) take(f Frame) error {
 	switch f.Type {
 	case Reset:
-		w.bookmark, w.named = "", false
+		w.bookmark, w.named, w.anew = "", false, true
 	case Upsert, Delete, Keep:
-		w.named = true
+		w.named, w.brings = true, true
 	default:
 	}
 	if err := w.send(f); err != nil {
@@ -169,7 +184,10 @@ func (w *watch) take(f Frame) error {
 	if f.Bookmark == "" {
 		return nil
 	}
-	w.bookmark, w.failures = f.Bookmark, 0
+	w.bookmark = f.Bookmark
+	if w.brings && !w.anew {
+		w.failures = 0
+	}
 	return nil
 }
 
