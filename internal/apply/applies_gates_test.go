@@ -28,7 +28,7 @@ func (d appliesDB) gates(t *testing.T, id int32, known desired.Gates) desired.Ga
 func (d appliesDB) seen(t *testing.T, r *desired.Resource, id int32, target string, known desired.Gates) string {
 	t.Helper()
 	var b strings.Builder
-	rows, err := r.ReadKnowing(t.Context(), d.Pool, target, id, []string{"1", "2", "3", "4", "5", "6", "7", "8", "9"}, known)
+	rows, err := r.ReadKnowing(t.Context(), d.Pool, target, id, []string{"1", "2", "3", "4", "5", "6", "7", "8", "9"}, known, desired.ReadMost)
 	require.NoError(t, err)
 	for _, row := range rows {
 		fmt.Fprintf(&b, "%s unopened %v", row.Key, row.Unopened)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/pgreconciler/reconciler/internal/budget"
 	"github.com/pgreconciler/reconciler/internal/desired"
 	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/guard"
@@ -17,7 +18,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/throttle"
 )
 
-// Config is what an Owner needs. Everything but Rows, Rate and Loops is required.
+// Config is what an Owner needs. Everything but Rows, Rate, Calls and Loops is required.
 type Config struct {
 	Name        string // of the target
 	Instance    string // uuid of this process
@@ -32,7 +33,8 @@ type Config struct {
 	Rate        float64       // calls a second; 0: unlimited
 	Backoff     throttle.Backoff
 	Guard       guard.Limits
-	Memory      *Memory // shared by the owners of a process
+	Memory      *Memory        // shared by the owners of a process
+	Calls       *budget.Shares // for what they read and call for, shared likewise; nil: without a bound
 	Logger      *slog.Logger
 	Metrics     *metrics.Metrics
 	Loops       *loop.Monitor // where failures are reported; optional

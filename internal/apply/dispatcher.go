@@ -75,6 +75,12 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 	if resource == nil { // untrack() has removed it and left its objects: only their ledger rows go
 		return d.settler.settleAll(ctx, items, &record{gone: true})
 	}
+	room := d.queue.Borrow(desired.ReadMost)
+	if room == 0 {
+		d.putBack(items)
+		return nil
+	}
+	defer d.queue.Return(room)
 	keys := make([]string, len(items))
 	for i, it := range items {
 		keys[i] = it.Key
@@ -83,7 +89,7 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 	d.looking.Lock()
 	steering := d.orders.steering()
 	began := time.Now()
-	rows, err := d.readItems(ctx, resource, items, keys, steering)
+	rows, err := d.readItems(ctx, resource, items, keys, steering, room)
 	took := time.Since(began)
 	if err != nil {
 		d.firsts.handedOut()

@@ -42,7 +42,7 @@ func keysOf(items []*Item) []string {
 // What comes for an object that waits joins it: its pages, its runs, and that its delete is counted first.
 func TestRequestsForAnObjectAreMerged(t *testing.T) {
 	t.Parallel()
-	q := queue.New[payload](10)
+	q := queue.New[payload](10, nil)
 	p1, p2 := &span{}, &span{}
 	run := &Run{}
 	run.add(false)

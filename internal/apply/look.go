@@ -11,11 +11,11 @@ import (
 // readItems reads objects in order to call for them; those that the ledger does not know are recorded in the same statement,
 // unless none may be called for. What no event tells of is flushed: a crash of the server would leave no trace of the call.
 // The records are open until handedOut.
-func (d *dispatcher) readItems(ctx context.Context, r *desired.Resource, items []*Item, keys []string, now steering) ([]desired.Row, error) {
+func (d *dispatcher) readItems(ctx context.Context, r *desired.Resource, items []*Item, keys []string, now steering, most int64) ([]desired.Row, error) {
 	if now.paused || now.drain {
-		return r.ReadKnowing(ctx, d.rows, d.cfg.Name, d.cfg.Grant.ID, keys, d.orders.known()) //nolint:wrapcheck // by the caller
+		return r.ReadKnowing(ctx, d.rows, d.cfg.Name, d.cfg.Grant.ID, keys, d.orders.known(), most) //nolint:wrapcheck // by the caller
 	}
-	by := desired.Caller{Owner: d.cfg.Instance, Term: d.cfg.Grant.Term, Gates: d.orders.known(), Recorded: d.firsts.recorded}
+	by := desired.Caller{Owner: d.cfg.Instance, Term: d.cfg.Grant.Term, Gates: d.orders.known(), Most: most, Recorded: d.firsts.recorded}
 	by.Flush = slices.ContainsFunc(items, func(it *Item) bool { return len(it.Payload.pages) == 0 })
 	return r.ReadToCall(ctx, d.rows, d.cfg.Name, d.cfg.Grant.ID, keys, by) //nolint:wrapcheck // by the caller
 }

@@ -56,7 +56,7 @@ type Owner struct {
 // request when it returns.
 func NewOwner(cfg Config, resync func(ctx context.Context, resourceID int32) error) *Owner {
 	c := &core{
-		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: queue.New[payload](cfg.Concurrency),
+		cfg: cfg, queries: store.New(cfg.Pool), rows: database.Rows(cmp.Or(cfg.Rows, cfg.Pool)), queue: queue.New[payload](cfg.Concurrency, cfg.Calls),
 		breaker: throttle.NewBreaker(max(5, cfg.Concurrency)), resync: resync, wantSync: make(chan struct{}, 1), wantDue: make(chan struct{}, 1),
 		rechecks: throttle.NewRechecks[ObjectID](),
 	}

@@ -109,7 +109,7 @@ func (p *parking) unwanted(ctx context.Context, resource *desired.Resource, item
 	if err != nil || len(missing) == 0 {
 		return nil, err
 	}
-	rows, err := resource.ReadKnowing(ctx, p.rows, p.cfg.Name, p.cfg.Grant.ID, missing, p.orders.known())
+	rows, err := resource.ReadKnowing(ctx, p.rows, p.cfg.Name, p.cfg.Grant.ID, missing, p.orders.known(), desired.ReadMost)
 	if err != nil {
 		return nil, err
 	}

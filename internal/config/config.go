@@ -65,7 +65,7 @@ type Config struct {
 	PollInterval time.Duration
 	// ShutdownTimeout is how long a stop may drain before calls are cancelled.
 	ShutdownTimeout time.Duration
-	// MemoryLimit is how many bytes of objects the process holds for readers of streams; see package budget.
+	// MemoryLimit is how many bytes of objects the process holds in memory; see package budget.
 	MemoryLimit int64
 	Log         Log
 	Retention   Retention

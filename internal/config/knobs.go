@@ -22,7 +22,7 @@ const (
 	retentionRowsMax     = 10_000_000_000
 
 	// MemoryLimitDefault is that of memory_limit.
-	MemoryLimitDefault = 128 << 20
+	MemoryLimitDefault = 192 << 20
 	memoryLimitMin     = 32 << 20
 	memoryLimitMax     = 1 << 40
 
@@ -78,8 +78,9 @@ func globalKnobs() []knob[Config] {
 			"How long a stop waits for calls in flight before it cancels them."),
 		key("memory_limit", func(c *Config) *int64 { return &c.MemoryLimit }, int64(MemoryLimitDefault),
 			sizeIn(memoryLimitMin, memoryLimitMax),
-			"Most bytes of objects in memory for readers of streams: half for pages that they have not yet taken, half for changes kept for "+
-				"all of them. The process needs some 50 MB besides, and may grow to twice the limit before garbage is collected."),
+			"Most bytes of objects in memory, of all targets and streams: a third for objects that are read and called for, a third for pages "+
+				"that readers of streams have not yet taken, a third for changes kept for all readers. The process needs some 50 MB besides, and "+
+				"may grow to twice the limit before garbage is collected. A target may exceed it by one object, so that none waits for another."),
 		key("log.level", func(c *Config) *LogLevel { return &c.Log.Level }, LogInfo,
 			oneOf(LogDebug, LogInfo, LogWarn, LogError), "The least severe level that is logged."),
 		key("log.format", func(c *Config) *LogFormat { return &c.Log.Format }, LogText, oneOf(LogText, LogJSON),

@@ -208,7 +208,7 @@ func TestDefaults(t *testing.T) {
 		Notify:          NotifyAuto,
 		PollInterval:    200 * time.Millisecond,
 		ShutdownTimeout: 20 * time.Second,
-		MemoryLimit:     128 << 20,
+		MemoryLimit:     192 << 20,
 		Log:             Log{Level: LogInfo, Format: LogText},
 		Retention:       Retention{MaxAge: 24 * time.Hour, MaxRows: 10_000_000},
 		Targets: []Target{{
@@ -262,7 +262,7 @@ func TestFlagsWinOverEnvironmentOverFileOverDefault(t *testing.T) {
 		"notify":                "auto from default",
 		"poll_interval":         "200ms from default",
 		"shutdown_timeout":      "20s from default",
-		"memory_limit":          "128MiB from default",
+		"memory_limit":          "192MiB from default",
 		"log.level":             "error from flag --log-level",
 		"log.format":            "json from reconciler.yaml:1:29",
 		"retention.max_age":     "24h from default",

@@ -39,7 +39,7 @@ pprof_listen                    off                              default
 notify                          auto                             default
 poll_interval                   200ms                            default
 shutdown_timeout                20s                              default
-memory_limit                    128MiB                           default
+memory_limit                    192MiB                           default
 log.level                       info                             default
 log.format                      text                             default
 retention.max_age               24h                              default

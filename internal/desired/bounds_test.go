@@ -46,7 +46,7 @@ func TestF17_ReadReturnsAsManySpecsAsItMay(t *testing.T) {
 	for i, row := range rows {
 		require.True(t, row.Wanted)
 		require.NoError(t, row.Err)
-		require.Equal(t, i >= 16, row.Left, i)
+		require.Equal(t, i >= 4, row.Left, i)
 		require.Equal(t, row.Left, row.Spec == nil, i)
 	}
 }
@@ -89,7 +89,7 @@ func TestF101_ReadIsSentNoMoreThanItMayReturn(t *testing.T) {
 		keys[i] = fmt.Sprint(i + 1)
 	}
 	r := w.resource(t, "app")
-	by := desired.Caller{Owner: "11111111-1111-1111-1111-111111111111", Term: 1, Recorded: func(int64) {}}
+	by := desired.Caller{Owner: "11111111-1111-1111-1111-111111111111", Term: 1, Most: desired.ReadMost, Recorded: func(int64) {}}
 	for name, read := range map[string]func(db store.DBTX) ([]desired.Row, error){
 		"Read": func(db store.DBTX) ([]desired.Row, error) { return r.Read(t.Context(), db, "eu", targetEU, keys) },
 		"ReadToCall": func(db store.DBTX) ([]desired.Row, error) {
@@ -101,7 +101,7 @@ func TestF101_ReadIsSentNoMoreThanItMayReturn(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Less(t, db.bytes, desired.ReadMost+60*500, name)
 		for i, row := range rows {
-			require.Equal(t, i >= 16, row.Left, "%s %d", name, i)
+			require.Equal(t, i >= 4, row.Left, "%s %d", name, i)
 			require.Equal(t, row.Left || name == "Read", row.First == 0, "%s %d", name, i)
 		}
 	}
@@ -167,7 +167,7 @@ func TestReadReturnsAsManyMemoriesAsItMay(t *testing.T) {
 	rows, err := r.Read(t.Context(), w.Pool, "eu", targetEU, keys)
 	require.NoError(t, err)
 	for i, row := range rows {
-		require.Equal(t, i >= 255, row.Left, i)
+		require.Equal(t, i >= 64, row.Left, i)
 		require.Equal(t, row.Left, row.Ledger.Memory == nil, i)
 		require.NotNil(t, row.Ledger)
 	}

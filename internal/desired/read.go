@@ -72,8 +72,8 @@ const SpecMost = 1 << 20
 // MatchMost is the most that the columns may have which depends_on refers to, in bytes of JSON. An object with more is blocked.
 const MatchMost = 8 << 10
 
-// ReadMost is how many bytes of specs and memories a read returns, beside those of one object.
-const ReadMost = 16 << 20
+// ReadMost is how many bytes of specs and memories a read returns by default, and how many it may be allowed, beside those of one object.
+const ReadMost = 4 << 20
 
 // readSQLs are the queries of a kind of read: by default, with the tasks that govern objects, and of one key, with tasks.
 type readSQLs struct{ plain, governed, alone string }
@@ -104,14 +104,14 @@ func (r *Resource) buildRead(governed, alone bool) string {
 		fits, match = fits+" AND "+small, fmt.Sprintf("CASE WHEN %s THEN d.match END AS match", small)
 	}
 	// Rows are counted as they come: sorted before that, all specs would go to the server's disk.
-	room := fmt.Sprintf("sum(coalesce(CASE WHEN %s THEN octet_length(d.spec) END, 0) + coalesce(octet_length(l.memory), 0)) "+
-		"OVER (ROWS UNBOUNDED PRECEDING) <= %d", fits, ReadMost)
-	fmt.Fprintf(&b, "SELECT i.n, i.key, NOT %[1]s AS remains, d.found, CASE WHEN %[2]s AND %[1]s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %[3]s, %[4]s AS protect, ",
+	gates := r.gatesAt()
+	size := fmt.Sprintf("(coalesce(CASE WHEN %s THEN octet_length(d.spec) END, 0) + coalesce(octet_length(l.memory), 0))", fits)
+	room := fmt.Sprintf("sum(%[1]s) OVER (ROWS UNBOUNDED PRECEDING) - %[1]s < $%[2]d::bigint", size, gates+3)
+	fmt.Fprintf(&b, "SELECT i.n, i.key, NOT (%[1]s) AS remains, d.found, CASE WHEN %[2]s AND %[1]s THEN d.spec END AS spec, octet_length(d.spec) AS spec_bytes, %[3]s, %[4]s AS protect, ",
 		room, fits, match, r.protectSQL("$2", "d.protect", "d.found IS NULL"))
 	b.WriteString("l.state, l.wanted, l.present, l.desired_revision, l.applied_revision,\n")
 	b.WriteString("  l.applied_hash, l.failed_hash, l.attempts, l.last_error, l.held_by, l.approved, l.protected, l.generation,\n")
 	fmt.Fprintf(&b, "  CASE WHEN %s THEN l.memory END AS memory,\n", room)
-	gates := r.gatesAt()
 	b.WriteString("  extract(epoch FROM l.next_attempt_at - clock_timestamp())::float8 AS due_in, l.applied_at, " + task + ", " +
 		fmt.Sprintf(unopenedSQL, r.ID, gates, gates+1) + " AS unopened, " + fmt.Sprintf(governedSQL, gates, gates+2) + " AS governed, 0::bigint AS first\n")
 	arrays, names := "$3::text[] AS keys", "keys"
@@ -186,13 +186,14 @@ type read struct {
 	gates    Gates
 	sqls     readSQLs
 	args     []any // after those of the gates
+	most     int64 // bytes of specs and memories, beside those of one object
 	recorded func(number int64)
 }
 
 // Read reads objects of one target by key, in the order of the keys, one row for each. A row that cannot be read
 // has its Err set and spoils no other; the error returned is about the database or the definition.
 func (r *Resource) Read(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string) ([]Row, error) {
-	return r.ReadKnowing(ctx, db, target, targetID, keys, Gates{})
+	return r.ReadKnowing(ctx, db, target, targetID, keys, Gates{}, ReadMost)
 }
 
 // ReadEach reads objects with any number of bytes, one read after the other until none is left, and calls fn with each row and the
@@ -221,9 +222,9 @@ func (r *Resource) ReadEach(ctx context.Context, db store.DBTX, target string, t
 	return nil
 }
 
-// ReadKnowing is Read for somebody who has looked at the gates before.
-func (r *Resource) ReadKnowing(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string, gates Gates) ([]Row, error) {
-	return r.readKeys(ctx, read{db: db, target: target, targetID: targetID, gates: gates, sqls: r.reads}, keys)
+// ReadKnowing is Read for somebody who has looked at the gates before, and who has room for so many bytes.
+func (r *Resource) ReadKnowing(ctx context.Context, db store.DBTX, target string, targetID int32, keys []string, gates Gates, most int64) ([]Row, error) {
+	return r.readKeys(ctx, read{db: db, target: target, targetID: targetID, gates: gates, sqls: r.reads, most: most}, keys)
 }
 
 func (r *Resource) readKeys(ctx context.Context, how read, keys []string) ([]Row, error) {
@@ -269,7 +270,7 @@ func (r *Resource) readBatch(ctx context.Context, how read, keys []string) ([]Ro
 func (r *Resource) readAll(ctx context.Context, how read, sql string, keys []string) (out []Row, governed bool, err error) {
 	args, places, out := r.readArgs(how.target, how.targetID, keys)
 	unopened, _ := how.gates.Known()
-	args = append(args, how.gates.Since, unopened, len(how.gates.Operations) > 0)
+	args = append(args, how.gates.Since, unopened, len(how.gates.Operations) > 0, how.most)
 	args = append(args, how.args...)
 	result, err := how.db.Query(ctx, sql, planned(args, len(keys))...)
 	if err != nil {

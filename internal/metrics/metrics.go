@@ -172,7 +172,7 @@ func Budget(reg prometheus.Registerer, b *budget.Budget) {
 				Namespace: "reconciler", Name: name, Help: help, ConstLabels: prometheus.Labels{"part": p.Name},
 			}, value)
 		}
-		gauge("memory_used_bytes", "Bytes of objects in memory, by part: frames kept for all watchers, pages that watchers have not yet taken.",
+		gauge("memory_used_bytes", "Bytes of objects in memory, by part: frames kept for all watchers, pages that watchers have not yet taken, calls that targets have read or begun.",
 			func() float64 { return float64(p.Used()) })
 		gauge("memory_limit_bytes", "Most bytes of objects in memory, by part: see memory_limit.",
 			func() float64 { return float64(p.Most) })

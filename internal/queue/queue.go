@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pgreconciler/reconciler/internal/budget"
 )
 
 // queueRows bounds each lane.
@@ -30,7 +32,7 @@ type Queue[P any, M Payload[P]] struct {
 	resting  map[ObjectID]*Item[P] // taken, and put aside until Wake: they take no room in a lane or in the window
 	lived    time.Time             // when a live change waited last
 	window   int                   // most calls in flight
-	bytes    int                   // of the specs of calls in flight
+	memory   *budget.Share         // for the specs of calls in flight
 	stopped  bool                  // nothing is taken any more
 	paused   bool                  // circuit open: only probes are taken
 	probe    bool                  // one probe may be taken
@@ -45,13 +47,15 @@ type flight[P any] struct {
 	next *Item[P] // the requests for it that arrived during the flight; nil: none
 }
 
-// New returns an empty queue that lets so many calls be in flight.
-func New[P any, M Payload[P]](window int) *Queue[P, M] {
-	return &Queue[P, M]{
+// New returns an empty queue that lets so many calls be in flight, with specs that memory has room for; nil: any.
+func New[P any, M Payload[P]](window int, memory *budget.Shares) *Queue[P, M] {
+	q := &Queue[P, M]{
 		waiting: map[ObjectID]*Item[P]{}, flying: map[ObjectID]*flight[P]{}, resting: map[ObjectID]*Item[P]{},
 		window: window, share: [2]float64{1, 1},
 		room: make(chan struct{}), ready: make(chan struct{}, 1), Crowded: make(chan struct{}, 1), Rests: make(chan struct{}, 1),
 	}
+	q.memory = memory.Share(func() { signal(q.ready) })
+	return q
 }
 
 // Push adds an object, waiting while its lane is full. An object that is there already is merged and takes no room.
@@ -184,7 +188,8 @@ func (q *Queue[P, M]) Abandon() {
 	clear(q.waiting)
 	clear(q.flying)
 	clear(q.resting)
-	q.lanes, q.size, q.inFlight, q.bytes = [2][]*Item[P]{}, [2]int{}, [2]int{}, 0
+	q.lanes, q.size, q.inFlight = [2][]*Item[P]{}, [2]int{}, [2]int{}
+	q.memory.Close()
 }
 
 // Depth returns how many objects wait on each lane and how many are in flight. What rests is neither.

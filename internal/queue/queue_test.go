@@ -69,7 +69,7 @@ func keysOf(items []*item) []string {
 
 func TestQueueHoldsEachObjectOnce(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](10)
+	q := New[cargo](10, nil)
 	first, second, third := &tally{}, &tally{}, &tally{}
 	q.add(t,
 		&item{ObjectID: object("a"), Revision: 3, Payload: cargo{[]*tally{first}}},
@@ -97,7 +97,7 @@ func TestF87_LagCountsALiveChangeThatJoinsASyncsObject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			q := New[cargo](10)
+			q := New[cargo](10, nil)
 			q.add(t, &item{ObjectID: object("a"), Since: c.first}, &item{ObjectID: object("a"), Since: c.second})
 			require.Equal(t, c.want, q.tryTake(10)[0].Since)
 		})
@@ -107,7 +107,7 @@ func TestF87_LagCountsALiveChangeThatJoinsASyncsObject(t *testing.T) {
 // C22, C32, I3: what comes for an object in flight waits for its end, and is one further look whatever its number.
 func TestObjectInFlightIsNotTakenAgain(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](10)
+	q := New[cargo](10, nil)
 	q.add(t, liveItem("a"))
 	first := q.tryTake(10)
 	for revision := range int64(5) {
@@ -125,7 +125,7 @@ func TestObjectInFlightIsNotTakenAgain(t *testing.T) {
 // What is being deleted has passed the guard: it is not counted again.
 func TestObjectsWhoseDeleteIsInFlightAreNotDeletedAgain(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](10)
+	q := New[cargo](10, nil)
 	q.add(t, liveItem("a"), liveItem("b"), liveItem("c"))
 	items := q.tryTake(10)
 	q.Works(items[0], true, 0)
@@ -145,7 +145,7 @@ func TestObjectsWhoseDeleteIsInFlightAreNotDeletedAgain(t *testing.T) {
 // An object that is due is not asked for while it is being called: the result says when it is due next.
 func TestWhatIsDueAddsNothingToAFlight(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](10)
+	q := New[cargo](10, nil)
 	q.add(t, syncItem("a"))
 	items := q.tryTake(10)
 	q.add(t, &item{ObjectID: object("a"), Lane: LaneSync, Due: true})
@@ -157,7 +157,7 @@ func TestWhatIsDueAddsNothingToAFlight(t *testing.T) {
 func TestWhatIsDueAndChangesHasChanged(t *testing.T) {
 	t.Parallel()
 	due := func(key string) *item { return &item{ObjectID: object(key), Lane: LaneSync, Due: true} }
-	q := New[cargo](10)
+	q := New[cargo](10, nil)
 	q.add(t, due("a"), due("a"), due("b"), syncItem("b"), syncItem("c"), due("c"))
 	items := q.tryTake(10)
 	require.Equal(t, []string{"a", "b", "c"}, keysOf(items))
@@ -166,7 +166,7 @@ func TestWhatIsDueAndChangesHasChanged(t *testing.T) {
 
 func TestLiveChangeTakesItsObjectOutOfTheSyncLane(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](1)
+	q := New[cargo](1, nil)
 	q.add(t, syncItem("a"), syncItem("b"), syncItem("c"), liveItem("b"))
 	live, sync, flying := q.Depth()
 	require.Equal(t, []int{1, 2, 0}, []int{live, sync, flying})
@@ -182,7 +182,7 @@ func TestLiveChangeTakesItsObjectOutOfTheSyncLane(t *testing.T) {
 // A change that came by the sync lane does not push a live one back.
 func TestSyncLeavesALiveObjectWhereItIs(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](10)
+	q := New[cargo](10, nil)
 	q.add(t, liveItem("a"), syncItem("a"))
 	live, sync, _ := q.Depth()
 	require.Equal(t, []int{1, 0}, []int{live, sync})
@@ -211,7 +211,7 @@ func TestLanesHaveTheirShares(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("Window%dLive%dSync%d", c.window, c.live, c.sync), func(t *testing.T) {
 			t.Parallel()
-			q := New[cargo](c.window)
+			q := New[cargo](c.window, nil)
 			for i := range c.live {
 				q.add(t, liveItem(fmt.Sprintf("live %d", i)))
 			}
@@ -228,7 +228,7 @@ func TestLanesHaveTheirShares(t *testing.T) {
 // little in flight.
 func TestLittleOfASyncIsTakenAtOnce(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](windowMost)
+	q := New[cargo](windowMost, nil)
 	for i := range 3 * windowMost {
 		q.add(t, syncItem(fmt.Sprint(i)))
 	}
@@ -253,7 +253,7 @@ func TestLittleOfASyncIsTakenAtOnce(t *testing.T) {
 
 func TestWindowOfOneTakesThreeLiveObjectsForOneOfTheSync(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](1)
+	q := New[cargo](1, nil)
 	for i := range 10 {
 		q.add(t, liveItem(fmt.Sprintf("l%d", i)), syncItem(fmt.Sprintf("s%d", i)))
 	}
@@ -269,7 +269,7 @@ func TestWindowOfOneTakesThreeLiveObjectsForOneOfTheSync(t *testing.T) {
 
 func TestWhatWasPutBackComesFirst(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](1)
+	q := New[cargo](1, nil)
 	q.add(t, liveItem("a"), liveItem("b"))
 	items := q.tryTake(1)
 	q.add(t, &item{ObjectID: object("a"), Revision: 7})
@@ -299,7 +299,7 @@ func TestWhatIsPutLastComesAfterWhatWaits(t *testing.T) {
 // A sync's object that a live change came for during its flight is put back as a live one.
 func TestWhatIsPutBackChangesItsLaneWithWhatCame(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](4)
+	q := New[cargo](4, nil)
 	q.add(t, syncItem("a"))
 	items := q.tryTake(1)
 	q.add(t, liveItem("a"))
@@ -313,7 +313,7 @@ func TestWhatIsPutBackChangesItsLaneWithWhatCame(t *testing.T) {
 func TestFullLaneMakesItsSourceWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := New[cargo](4)
+		q := New[cargo](4, nil)
 		for i := range queueRows {
 			q.add(t, liveItem(fmt.Sprint(i)))
 		}
@@ -348,7 +348,7 @@ func TestPushAndTakeEndWithTheirContext(t *testing.T) {
 	why := errors.New("why")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	q := New[cargo](1)
+	q := New[cargo](1, nil)
 	_, err := q.Take(ctx, 1)
 	require.ErrorIs(t, err, why)
 	for i := range queueRows {
@@ -360,7 +360,7 @@ func TestPushAndTakeEndWithTheirContext(t *testing.T) {
 func TestStoppedQueueTakesAndGivesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := New[cargo](1)
+		q := New[cargo](1, nil)
 		for i := range queueRows {
 			q.add(t, liveItem(fmt.Sprint(i)))
 		}
@@ -376,7 +376,7 @@ func TestStoppedQueueTakesAndGivesNothing(t *testing.T) {
 
 func TestPausedQueueGivesOneProbeAtATime(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](10)
+	q := New[cargo](10, nil)
 	q.add(t, syncItem("s"), liveItem("a"), liveItem("b"))
 	q.SetPaused(true)
 	require.Empty(t, q.tryTake(10))
@@ -422,7 +422,7 @@ func checkQueue(t require.TestingT, q *Queue[cargo, *cargo]) {
 func TestEveryItemOfARunEndsOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		q := New[cargo](rapid.IntRange(1, 6).Draw(t, "window"))
+		q := New[cargo](rapid.IntRange(1, 6).Draw(t, "window"), nil)
 		run := &tally{}
 		var flying []*item
 		asked, settled := 0, 0

@@ -14,7 +14,7 @@ func always(string) bool { return true }
 // What rests is neither in flight nor in a lane: others are taken meanwhile, however much rests. It comes back with what came for it.
 func TestF79_WhatRestsKeepsNobodyWaiting(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](1)
+	q := New[cargo](1, nil)
 	for i := range restRows {
 		q.add(t, liveItem(fmt.Sprint(i)))
 		require.True(t, q.Rest(q.tryTake(1)[0]))
@@ -47,7 +47,7 @@ func TestF79_WhatRestsKeepsNobodyWaiting(t *testing.T) {
 // What comes for an object before it rests joins it, and it moves to the lane of what came.
 func TestWhatCameForAnObjectRestsWithIt(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](1)
+	q := New[cargo](1, nil)
 	q.add(t, syncItem("a"))
 	a := q.tryTake(1)[0]
 	q.add(t, liveItem("a"))
@@ -62,7 +62,7 @@ func TestWhatCameForAnObjectRestsWithIt(t *testing.T) {
 func TestF82_ProbesMakeRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		q := New[cargo](1)
+		q := New[cargo](1, nil)
 		for i := range queueRows {
 			q.add(t, syncItem(fmt.Sprint(i)))
 		}

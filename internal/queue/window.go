@@ -19,7 +19,7 @@ const (
 // sync. With a window of one they take turns, three to one.
 func (q *Queue[P, M]) sharesLocked(most int) (live, sync int) {
 	free := q.window - q.inFlight[LaneLive] - q.inFlight[LaneSync]
-	if free <= 0 || q.bytes >= flightBytes {
+	if free <= 0 || q.size[LaneLive]+q.size[LaneSync] > 0 && !q.memory.Free() {
 		return 0, 0
 	}
 	if q.window == 1 {
@@ -44,9 +44,6 @@ func (q *Queue[P, M]) sharesLocked(most int) (live, sync int) {
 	return live, min(most, int(float64(sync)/q.share[LaneSync]))
 }
 
-// flightBytes is from how many bytes of specs in flight on nothing more is taken.
-const flightBytes = 64 << 20
-
 // shareLeast keeps a long run of objects without a call from hiding for long that they need one again.
 const shareLeast = 0.001
 
@@ -58,19 +55,26 @@ func (q *Queue[P, M]) Looked(it *Item[P], call bool, bytes int) {
 	if call {
 		*share += (1 - *share) / 32
 		it.bytes = bytes
-		q.bytes += bytes
+		q.memory.Add(int64(bytes))
 		return
 	}
 	*share = max(shareLeast, *share-*share/32)
 	q.leaveWindowLocked(it)
 }
 
+// Borrow returns how many bytes of objects in flight may be read, at most so many. 0: none, before others have landed, here or
+// for another target. Take then returns nothing before there is room. Return gives back what was borrowed.
+func (q *Queue[P, M]) Borrow(most int64) int64 { return q.memory.Borrow(most) }
+
+// Return gives bytes back. What was read of objects that are called for counts in its own right by then, see Looked.
+func (q *Queue[P, M]) Return(bytes int64) { q.memory.Add(-bytes) }
+
 // leaveWindowLocked makes room in the window for another object.
 func (q *Queue[P, M]) leaveWindowLocked(it *Item[P]) {
 	if it.calling {
 		it.calling = false
 		q.inFlight[it.Lane]--
-		q.bytes -= it.bytes
+		q.memory.Add(-int64(it.bytes))
 		it.bytes = 0
 	}
 }

@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/pgreconciler/reconciler/internal/budget"
 )
 
 // A window is one of calls: objects that turn out to need none take no room in it, so that one slow call in a hundred
 // does not have the others read one by one.
 func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](4)
+	q := New[cargo](4, nil)
 	for i := range 3000 {
 		q.add(t, liveItem(fmt.Sprint(i)))
 	}
@@ -64,7 +66,7 @@ func TestObjectsWithoutACallTakeNoRoom(t *testing.T) {
 // What is put back counts anew when it is taken again.
 func TestWhatIsPutBackTakesRoomAgain(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](4)
+	q := New[cargo](4, nil)
 	q.add(t, liveItem("a"))
 	it := q.tryTake(1)[0]
 	q.Looked(it, false, 0)
@@ -79,12 +81,13 @@ func TestWhatIsPutBackTakesRoomAgain(t *testing.T) {
 // F17: nothing more is taken while specs in flight have many bytes, and it goes on when calls have ended.
 func TestF17_SpecsInFlightAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](windowMost)
+	memory := budget.NewShares(64 * specMost)
+	q := New[cargo](windowMost, memory)
 	for i := range 300 {
 		q.add(t, liveItem(fmt.Sprint(i)))
 	}
 	var flying []*item
-	for len(flying) < 64 {
+	for len(flying) < 48 {
 		it := q.tryTake(1)[0]
 		q.Looked(it, true, specMost)
 		flying = append(flying, it)
@@ -102,5 +105,69 @@ func TestF17_SpecsInFlightAreBoundedInBytes(t *testing.T) {
 	for _, it := range flying {
 		q.Done(it)
 	}
-	require.Zero(t, q.bytes)
+	require.Zero(t, memory.Used())
+}
+
+// F118: the queues of slow targets leave another one room for an object, and what lands in one of them wakes it for more.
+func TestF118_SpecsInFlightOfAllQueuesAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	memory := budget.NewShares(16 * specMost)
+	fly := func(q *Queue[cargo, *cargo]) (flying []*item) {
+		for {
+			items := q.tryTake(1)
+			if len(items) == 0 {
+				return flying
+			}
+			room := q.Borrow(4 * specMost)
+			require.Positive(t, room)
+			q.Looked(items[0], true, specMost)
+			q.Return(room)
+			flying = append(flying, items...)
+		}
+	}
+	fill := func() *Queue[cargo, *cargo] {
+		q := New[cargo](windowMost, memory)
+		for i := range 100 {
+			q.add(t, liveItem(fmt.Sprint(i)))
+		}
+		return q
+	}
+	slow := make([]*Queue[cargo, *cargo], 40)
+	var flying []*item
+	for i := range slow {
+		slow[i] = fill()
+		if one := fly(slow[i]); i == 0 {
+			flying = one
+		} else {
+			require.NotEmpty(t, one)
+		}
+	}
+	require.Less(t, memory.Used(), int64((16+40)*specMost), "all of them together, beside an object of each")
+
+	last := fill()
+	own := fly(last)
+	require.Len(t, own, 1, "it has one in flight, whatever the others have")
+	select {
+	case <-last.ready:
+	default:
+	}
+	require.Empty(t, last.tryTake(1))
+	last.Done(own[0])
+	require.Len(t, fly(last), 1)
+	select {
+	case <-last.ready:
+	default:
+	}
+	require.Zero(t, last.Borrow(1), "and no more")
+	for _, q := range slow[1:] {
+		q.Abandon()
+	}
+	for _, it := range flying {
+		slow[0].Done(it)
+	}
+	<-last.ready
+	require.Greater(t, len(fly(last)), 5)
+	last.Abandon()
+	slow[0].Abandon()
+	require.Zero(t, memory.Used())
 }

@@ -99,7 +99,7 @@ func (s *Server) applyConfig(t config.Target, grant *lease.Grant) apply.Config {
 	return apply.Config{
 		Name: t.Name, Instance: s.instance, Grant: grant, Driver: s.opts.Drivers[t.Name], Pool: s.work, Rows: s.rows, Feed: s.feed, Catalog: s.catalog,
 		Concurrency: t.Concurrency, Timeout: t.Timeout, Rate: t.Rate, Backoff: throttle.Backoff{Min: t.Backoff.Min, Max: t.Backoff.Max},
-		Guard: t.Guard.Limits(), Memory: s.memory, Logger: s.log, Metrics: s.metrics, Loops: s.loops, Observe: s.opts.Events,
+		Guard: t.Guard.Limits(), Memory: s.memory, Calls: s.budget.Calls, Logger: s.log, Metrics: s.metrics, Loops: s.loops, Observe: s.opts.Events,
 		ReportOnly: t.SyncMode == config.SyncReport, List: sync.RequestListing(s.work, grant.ID, string(t.SyncMode), s.opts.Drivers[t.Name]),
 	}
 }

@@ -81,7 +81,7 @@ func setupBench(t testing.TB, change ...func(*watch.Hub)) *bed {
 	t.Cleanup(pool.Close)
 	b.hub = watch.NewHub(watch.Config{
 		DB: pool, Instance: instance, Metrics: b.metrics, Loops: loop.New(slog.New(slog.DiscardHandler), b.metrics), Published: make(chan struct{}),
-		Budget: budget.New(128 << 20),
+		Budget: budget.New(192 << 20),
 	})
 	for _, c := range change {
 		c(b.hub)
