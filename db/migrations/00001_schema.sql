@@ -52,7 +52,9 @@ CREATE TABLE reconciler.locks (
     purpose text NOT NULL
 );
 COMMENT ON TABLE reconciler.locks IS 'Rows to be locked: one thing at a time.';
-INSERT INTO reconciler.locks (name, purpose) VALUES ('definitions', 'track(), untrack(), regenerate(), set_notify() and set_applies() generate code from the same rows');
+INSERT INTO reconciler.locks (name, purpose) VALUES
+    ('definitions', 'track(), untrack(), regenerate(), set_notify() and set_applies() generate code from the same rows'),
+    ('sequences', 'raise_sequences() sets sequences forward: of two at once, the later one could set one back');
 
 CREATE TABLE reconciler.resources (
     id              integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

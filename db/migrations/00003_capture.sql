@@ -54,10 +54,16 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- end_code is what every capture function ends with. For a resource whose changes are to roll out it makes those of the
--- transaction an apply.
+-- transaction an apply. Where that fails, whatever the reason, they are applied as if there was none: no user's write ever
+-- fails for it.
 CREATE FUNCTION reconciler.end_code(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT concat(CASE WHEN r.rollout IS NOT NULL THEN format(E'\n    PERFORM reconciler.begin_rollout(%s);', r.id) END, reconciler.wake_code())
+    SELECT concat(CASE WHEN r.rollout IS NOT NULL THEN format($code$
+    BEGIN
+        PERFORM reconciler.begin_rollout(%s);
+    EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN
+        RAISE WARNING 'changes of resource %s are applied at once, because they could not be made an apply: %%', SQLERRM;
+    END;$code$, r.id, r.name) END, reconciler.wake_code())
 $$;
 
 -- rights_code ends a capture function whose owner may not write the outbox (any more: REASSIGN OWNED BY, a right that was
@@ -72,11 +78,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             RETURN NULL;
         END IF;
     END IF;$code$,
-        format($code$pg_catalog.has_table_privilege(%s::pg_catalog.oid, 'INSERT')$code$, 'reconciler.outbox'::regclass::oid)
-            || CASE WHEN r.rollout IS NOT NULL THEN format($code$ AND pg_catalog.has_function_privilege(%s::pg_catalog.oid, 'EXECUTE')$code$,
-                to_regprocedure('reconciler.begin_rollout(integer)')::oid) ELSE '' END,
-        $code$pg_catalog.has_table_privilege('reconciler.outbox', 'INSERT') AND pg_catalog.has_sequence_privilege('reconciler.outbox_seq', 'USAGE')$code$
-            || CASE WHEN r.rollout IS NOT NULL THEN $code$ AND pg_catalog.has_function_privilege('reconciler.begin_rollout(integer)', 'EXECUTE')$code$ ELSE '' END)
+        format($code$pg_catalog.has_table_privilege(%s::pg_catalog.oid, 'INSERT')$code$, 'reconciler.outbox'::regclass::oid),
+        $code$pg_catalog.has_table_privilege('reconciler.outbox', 'INSERT')
+            AND pg_catalog.has_sequence_privilege('reconciler.outbox_seq', 'USAGE')$code$)
 $$;
 
 -- capture_template is the version of the code that the functions below generate. Grow it with every change of theirs:

@@ -210,6 +210,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     p_id integer := wanted.id;
 BEGIN
+    PERFORM reconciler.raise_sequences();
     IF p_id IS NULL THEN
         INSERT INTO reconciler.resources (name, relation, relation_kind, alias, key_columns, key_types, target, running, spec, ignored, depends_on, always,
             protect, target_bound, running_bound, spec_bound, protect_bound, match_columns, match_types)
@@ -353,6 +354,14 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         UNION ALL
         SELECT r.name, format('nothing of it is captured: its triggers run as %I, which may not write the outbox; a sync every half minute finds what changes', f.role_name), format('SELECT reconciler.grant(%L, ''definer'');', f.role_name)
         FROM r JOIN reconciler.failing_writes() AS f ON f.resource = r.name
+        UNION ALL
+        SELECT DISTINCT r.name,
+            format('none of its changes is made an apply: its triggers run as %I, which may not call begin_rollout()', o.rolname),
+            format('SELECT reconciler.grant(%L, ''definer'');', o.rolname)
+        FROM r CROSS JOIN LATERAL reconciler.capture_functions(r.id) AS f
+        JOIN pg_proc p ON p.oid = f JOIN pg_roles o ON o.oid = p.proowner
+        WHERE r.rollout IS NOT NULL
+          AND NOT coalesce(has_function_privilege(o.oid, to_regprocedure('reconciler.begin_rollout(integer)'), 'EXECUTE'), false)
         UNION ALL
         SELECT r.name, format('row security of %s applies to %I, as which it is read: it cannot be read, and nothing of it is applied or deleted', h.guarded, o.rolname),
             CASE WHEN c.relforcerowsecurity AND pg_has_role(o.oid, c.relowner, 'USAGE') THEN format('ALTER TABLE %s NO FORCE ROW LEVEL SECURITY; or ', h.guarded) ELSE '' END

@@ -172,7 +172,7 @@ $$;
 CREATE FUNCTION reconciler.retain(max_age interval, max_rows bigint, rotate_after interval) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    here     bigint := (SELECT last_value >> 20 FROM reconciler.outbox_seq);
+    here     bigint;
     part     regclass;
     newest   record;
     old      pg_snapshot;
@@ -185,6 +185,7 @@ BEGIN
     IF NOT FOUND THEN
         RETURN '';
     END IF;
+    here := (SELECT last_value >> 20 FROM reconciler.outbox_seq);
     SELECT * INTO newest FROM reconciler.ticks ORDER BY revision DESC LIMIT 1;
     FOR i IN 1..3 LOOP -- the oldest first
         part := format('reconciler.outbox_%s', (here + i) & 3)::regclass;
@@ -252,7 +253,86 @@ BEGIN
 END
 $$;
 
--- adopt compares the database with the one that the ticks were made in. After a restore, a dump and reload, or a
+-- sequences_behind lists the sequences whose columns hold more than they have given out, and the highest value of each
+-- column. A move that copies rows alone leaves sequences at their start: logical replication, or a dump of the schema and a
+-- copy of the tables.
+CREATE FUNCTION reconciler.sequences_behind() RETURNS TABLE (sequence regclass, highest bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    owned record;
+BEGIN
+    FOR owned IN
+        SELECT c.oid::regclass AS sequence, d.refobjid::regclass AS relation, a.attname AS name
+        FROM pg_class c
+        JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid
+            AND d.refclassid = 'pg_class'::regclass AND d.deptype IN ('a', 'i')
+        JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+        -- The table of migrations may be another role's.
+        WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind = 'S' AND pg_has_role(c.relowner, 'USAGE')
+        ORDER BY c.relname
+    LOOP
+        sequence := owned.sequence;
+        EXECUTE format('SELECT max(%1$I) FROM %2$s WHERE %1$I > $1', owned.name, owned.relation)
+        INTO highest USING coalesce(pg_sequence_last_value(sequence), 0);
+        IF highest IS NOT NULL THEN
+            RETURN NEXT;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- raise_sequences sets sequences that are behind beyond what their columns hold, and beyond what rows that it does not see yet
+-- may add. What inserts rows before a leader has noticed the move calls it first, or when an id is taken. It waits for no lock.
+CREATE FUNCTION reconciler.raise_sequences() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM reconciler.sequences_behind()) THEN
+        RETURN;
+    END IF;
+    -- A transaction that holds the row has raised all of them: setval() takes effect at once.
+    PERFORM FROM reconciler.locks l WHERE l.name = 'sequences' FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        PERFORM setval(b.sequence, b.highest + 1000) FROM reconciler.sequences_behind() AS b;
+    END IF;
+END
+$$;
+
+-- renew_sequences has the sequences that no column owns begin anew, at the time of day: others know what they have given out
+-- (versions of a stream), or it orders rows (the outbox), and this database may not have all of it. Writers go on meanwhile: the
+-- step keeps what they get in order where the clock was put back.
+CREATE FUNCTION reconciler.renew_sequences() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM setval(c.oid, reconciler.fresh_term(coalesce(pg_sequence_last_value(c.oid), 0) + (1 << 20)))
+    FROM pg_class c
+    WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind = 'S'
+      AND NOT EXISTS (
+          SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i'));
+END
+$$;
+
+-- was_moved returns whether ticks, outbox and ledger come from another database than this one, or from a later state of it. known
+-- is the newest revision that a process has seen.
+CREATE FUNCTION reconciler.was_moved(known bigint) RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    state reconciler.installation;
+    here  record;
+BEGIN
+    SELECT * INTO state FROM reconciler.installation;
+    SELECT s.*, 'reconciler.installation'::regclass::oid AS table_oid INTO here FROM reconciler.this_server() AS s;
+    -- Rows may have been copied beside an installation that no leader has seen yet.
+    RETURN (state.system_identifier, state.timeline, state.database_oid, state.table_oid)
+            IS DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid)
+            AND (state.system_identifier IS NOT NULL OR EXISTS (SELECT FROM reconciler.ticks) OR EXISTS (SELECT FROM reconciler.ledger))
+        OR known > coalesce((SELECT max(revision) FROM reconciler.ticks), 0)
+        -- Transaction ids of a server only grow, also over crashes: whatever had ended is in the WAL before the tick.
+        OR EXISTS (SELECT FROM reconciler.interest() AS s WHERE pg_snapshot_xmax(s) > pg_snapshot_xmax(pg_current_snapshot()))
+        OR EXISTS (SELECT FROM reconciler.sequences_behind());
+END
+$$;
+
+-- adopt compares the database with the one that the ticks were made in. After a restore, a dump and reload, a logical move, or a
 -- failover to another timeline, outbox, ticks and ledger may be older than what the targets have: everything is then
 -- read again and applied anew. Terms jump to the time of day, above any that the lost part of history gave out.
 -- A dump that is loaded into the same database is known by this table, which is another one then.
@@ -262,9 +342,8 @@ $$;
 CREATE FUNCTION reconciler.adopt(known bigint DEFAULT 0, seen_system bigint DEFAULT NULL, seen_timeline bigint DEFAULT 0) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    state  reconciler.installation;
-    here   record;
-    lost   boolean;
+    here  record;
+    moved boolean;
 BEGIN
     SELECT s.*, 'reconciler.installation'::regclass::oid AS table_oid INTO here FROM reconciler.this_server() AS s;
     IF here.system <> seen_system OR here.timeline < seen_timeline THEN
@@ -273,27 +352,25 @@ BEGIN
                 HINT = 'An old primary that came back after a failover must be stopped, or made a standby of the new one.';
     END IF;
     -- Nearly always there is nothing to do, and somebody may hold the row: start_over() in a transaction that is open.
-    IF known <= coalesce((SELECT max(revision) FROM reconciler.ticks), 0) AND EXISTS (SELECT FROM reconciler.installation s
-        WHERE (s.system_identifier, s.timeline, s.database_oid, s.table_oid) IS NOT DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid)) AND EXISTS (SELECT FROM reconciler.ticks) THEN
+    IF EXISTS (SELECT FROM reconciler.ticks) AND NOT reconciler.was_moved(known) THEN
         RETURN false;
     END IF;
-    SELECT * INTO state FROM reconciler.installation FOR UPDATE;
-    -- Read under the lock: somebody else may have noticed, and started over above what is known here.
-    lost := known > coalesce((SELECT max(revision) FROM reconciler.ticks), 0);
-    IF (state.system_identifier, state.timeline, state.database_oid, state.table_oid) IS NOT DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid) AND NOT lost THEN
-        RETURN false;
-    END IF;
-    UPDATE reconciler.installation SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database, table_oid = here.table_oid, adopted_at = clock_timestamp();
-    IF lost THEN
-        INSERT INTO reconciler.ticks (revision, snapshot) VALUES (known, pg_current_snapshot());
-    END IF;
-    IF lost OR state.system_identifier IS NOT NULL THEN
+    INSERT INTO reconciler.installation DEFAULT VALUES ON CONFLICT DO NOTHING;
+    PERFORM FROM reconciler.installation FOR UPDATE;
+    -- Asked under the lock: somebody else may have noticed, and started over above what is known here.
+    moved := reconciler.was_moved(known);
+    UPDATE reconciler.installation
+    SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database, table_oid = here.table_oid,
+        adopted_at = clock_timestamp()
+    WHERE moved OR system_identifier IS NULL;
+    IF moved THEN
+        INSERT INTO reconciler.ticks (revision, snapshot)
+        SELECT known, pg_current_snapshot() WHERE known > coalesce((SELECT max(revision) FROM reconciler.ticks), 0);
         PERFORM reconciler.start_over('restored');
         UPDATE reconciler.targets SET lost_at = clock_timestamp();
-        RETURN true;
     END IF;
     INSERT INTO reconciler.ticks (revision, snapshot) SELECT 1, pg_current_snapshot() WHERE NOT EXISTS (SELECT FROM reconciler.ticks);
-    RETURN false;
+    RETURN moved;
 END
 $$;
 
@@ -307,6 +384,7 @@ DECLARE
     floor_ bigint := floor(extract(epoch FROM clock_timestamp()))::bigint;
 BEGIN
     PERFORM FROM reconciler.installation FOR UPDATE; -- first, as adopt() does
+    PERFORM reconciler.raise_sequences(), reconciler.renew_sequences();
     UPDATE reconciler.leases SET owner = NULL, term = reconciler.fresh_term(term);
     -- The owner stays: it may take the target again at once, and others when its lease is over. Until then its calls may be under way.
     UPDATE reconciler.targets SET term = reconciler.fresh_term(term), clean = false;
@@ -320,8 +398,6 @@ BEGIN
     -- What clients reported before confirms nothing from now on. Their sessions go on, as new ones.
     UPDATE reconciler.reports SET session_id = session_id + 1, counts_from = session_id + 1, inventory_seq = 0,
         inventory_version = 0, held = CASE WHEN held IS NOT NULL THEN 0 END WHERE session IS NOT NULL;
-    -- A version that the restore has lost, and a client may still report, is not given out again.
-    PERFORM setval('reconciler.published_seq', reconciler.fresh_term((SELECT last_value FROM reconciler.published_seq)));
     DELETE FROM reconciler.instances;
     DELETE FROM reconciler.heartbeats;
     UPDATE reconciler.sync_runs SET state = 'failed', finished_at = clock_timestamp(), error = start_over.reason WHERE state IN ('requested', 'running');
@@ -348,10 +424,16 @@ COMMENT ON FUNCTION reconciler.exact_from IS 'Internal: the oldest revision whos
 COMMENT ON FUNCTION reconciler.retain IS 'Internal: empties one part of the outbox if that may be, and says what it did.';
 COMMENT ON FUNCTION reconciler.this_server IS 'Internal: system identifier, timeline and oid of this database.';
 COMMENT ON FUNCTION reconciler.expect_server IS 'Internal: fails with SQLSTATE RC002 where this is another server or database than the caller works with.';
-COMMENT ON FUNCTION reconciler.adopt IS 'Internal: notices that this database was restored, reloaded or failed over.';
+COMMENT ON FUNCTION reconciler.sequences_behind IS 'Internal: sequences that would give out what their columns hold already.';
+COMMENT ON FUNCTION reconciler.raise_sequences IS 'Internal: sets sequences that are behind beyond what their columns hold.';
+COMMENT ON FUNCTION reconciler.renew_sequences IS 'Internal: has the sequences of outbox and streams begin anew, at the time of day.';
+COMMENT ON FUNCTION reconciler.was_moved IS 'Internal: whether ticks, outbox and ledger are those of another database.';
+COMMENT ON FUNCTION reconciler.adopt IS 'Internal: notices that this database was restored, reloaded, moved or failed over.';
 COMMENT ON FUNCTION reconciler.start_over IS 'Forgets cursors and revisions and has every target re-applied in full. adopt() calls it after a restore.';
 
 -- +goose Down
-DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.expect_server, reconciler.this_server, reconciler.retain, reconciler.exact_from, reconciler.unopened_in, reconciler.unread, reconciler.interest, reconciler.unrenewed, reconciler.lease_lives, reconciler.last_beat, reconciler.beat,
+DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.was_moved, reconciler.renew_sequences, reconciler.raise_sequences,
+    reconciler.sequences_behind, reconciler.expect_server,
+    reconciler.this_server, reconciler.retain, reconciler.exact_from, reconciler.unopened_in, reconciler.unread, reconciler.interest, reconciler.unrenewed, reconciler.lease_lives, reconciler.last_beat, reconciler.beat,
     reconciler.write_cursor, reconciler.cursor_of,
     reconciler.fence_leader, reconciler.fresh_term, reconciler.fence;

@@ -71,6 +71,7 @@ BEGIN
                 HINT = 'Put it into the config of a process, or forget it: ' || reconciler.quote_call('release', ARRAY[t.name]);
         END IF;
     END IF;
+    PERFORM reconciler.raise_sequences();
     FOR t IN SELECT * FROM reconciler.targets x WHERE x.configured AND (everywhere OR x.name = resync.target) ORDER BY x.name LOOP
         -- A request that waits already, such as that of the interval, becomes this one. Repairing includes reporting.
         INSERT INTO reconciler.sync_runs AS s (target_id, resource_id, reason, mode, verify) VALUES (t.id, wanted_resource, 'resync', 'repair', true)
@@ -217,6 +218,7 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state',
             HINT = 'Take it out of the config and restart first; or have its objects deleted there: ' || reconciler.quote_call('release', ARRAY[t.name, 'delete']);
     END IF;
+    PERFORM reconciler.raise_sequences(); -- for the log of its applies
     DELETE FROM reconciler.first_calls c WHERE c.target_id = t.id;
     DELETE FROM reconciler.ledger l WHERE l.target_id = t.id;
     GET DIAGNOSTICS n = ROW_COUNT;

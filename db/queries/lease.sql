@@ -34,12 +34,13 @@ WITH silent AS (
 DELETE FROM reconciler.heartbeats h USING gone WHERE h.instance = gone.id;
 
 -- name: TargetsInsert :exec
--- Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it.
+-- Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it. After a logical move ids may be
+-- taken until a leader has noticed it: such a row is made later.
 INSERT INTO reconciler.targets (name)
 SELECT n.name FROM (SELECT unnest(sqlc.arg(names)::text[]) AS name) AS n
 WHERE NOT EXISTS (SELECT FROM reconciler.targets t WHERE t.name = n.name)
 ORDER BY n.name
-ON CONFLICT (name) DO NOTHING;
+ON CONFLICT DO NOTHING;
 
 -- name: TargetsDescribe :one
 -- Writes what the config says where the row says otherwise. -1 stands for no limit. It returns how many rows are locked by

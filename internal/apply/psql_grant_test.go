@@ -169,13 +169,13 @@ func TestPsqlRuntimeMayDoWhatTheDaemonDoes(t *testing.T) {
 	ctx := t.Context()
 	const me = "00000000-0000-0000-0000-000000000001"
 	for _, sql := range []string{
-		"SELECT reconciler.adopt()",
 		"SELECT reconciler.fence(1, '" + me + "', 1)",
 		"SELECT reconciler.fence_leader('" + me + "', 1)",
 		"SELECT reconciler.retain('1 day', 1000000, '0')",
 		"SELECT nextval('reconciler.outbox_seq')",
 		"INSERT INTO reconciler.outbox (resource_id, target, key) VALUES (1, 'eu', '1')",
 		"SELECT reconciler.start_over('test')",
+		"SELECT reconciler.adopt()",
 		"LISTEN reconciler_control",
 	} {
 		_, err := conn.Exec(ctx, sql)

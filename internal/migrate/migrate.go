@@ -59,6 +59,9 @@ func DownTo(ctx context.Context, url string, version int64) ([]Applied, error) {
 // Up is the function Up for this set.
 func (s Set) Up(ctx context.Context, url string) ([]Applied, error) {
 	return s.locked(ctx, url, "apply migrations", func(ctx context.Context, p *goose.Provider, conn *sql.Conn) ([]*goose.MigrationResult, error) {
+		if err := raiseSequences(ctx, conn); err != nil {
+			return nil, err
+		}
 		results, err := upAll(ctx, p)
 		if err != nil {
 			return results, err
@@ -178,20 +181,31 @@ func (s Set) prepare(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
+// raiseSequences sets sequences forward that a move of the database left behind, goose's own too: the next migration could not be
+// recorded.
+func raiseSequences(ctx context.Context, conn *sql.Conn) error {
+	if err := callIfExists(ctx, conn, "reconciler.raise_sequences()"); err != nil {
+		return fmt.Errorf("set sequences forward that are behind their tables: %w", err)
+	}
+	return nil
+}
+
 // regenerate has the database write the capture code of every tracked resource anew: its template may have changed.
 func regenerate(ctx context.Context, conn *sql.Conn) error {
-	var exists bool
-	err := conn.QueryRowContext(ctx, `SELECT to_regprocedure('reconciler.regenerate()') IS NOT NULL`).Scan(&exists)
-	if err != nil {
-		return fmt.Errorf("look for reconciler.regenerate(): %w", err)
-	}
-	if !exists {
-		return nil
-	}
-	if _, err := conn.ExecContext(ctx, `SELECT reconciler.regenerate()`); err != nil {
+	if err := callIfExists(ctx, conn, "reconciler.regenerate()"); err != nil {
 		return fmt.Errorf("generate the capture code of tracked resources again (migrations are applied; run `reconciler migrate up` once more): %w", err)
 	}
 	return nil
+}
+
+// callIfExists calls a function of the schema. One that a set of migrations does not have yet is left out.
+func callIfExists(ctx context.Context, conn *sql.Conn, function string) error {
+	var exists bool
+	if err := conn.QueryRowContext(ctx, `SELECT to_regprocedure($1) IS NOT NULL`, function).Scan(&exists); err != nil || !exists {
+		return err
+	}
+	_, err := conn.ExecContext(ctx, `SELECT `+function)
+	return err
 }
 
 // collect turns goose's results into ours; goose hands the ones before a failure over inside its error.

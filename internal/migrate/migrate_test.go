@@ -146,6 +146,26 @@ CREATE FUNCTION reconciler.regenerate() RETURNS void LANGUAGE sql AS $$ INSERT I
 	require.Equal(t, 2, calls)
 }
 
+// A database that was moved by copying its rows has goose's sequence at its start, too.
+func TestF128_UpWorksWhereSequencesStayedBehind(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	db.Exec(t, `SELECT setval(pg_get_serial_sequence('reconciler.goose_db_version', 'id'), 1, false)`)
+	files := fstest.MapFS{}
+	require.NoError(t, fs.WalkDir(migrations.FS, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := fs.ReadFile(migrations.FS, path)
+		files[path] = &fstest.MapFile{Data: data}
+		return err
+	}))
+	files["09999_next.sql"] = file("CREATE TABLE reconciler.next (id int PRIMARY KEY);", "")
+	applied, err := migrate.New(files).Up(t.Context(), db.URL)
+	require.NoError(t, err)
+	require.Equal(t, []string{"9999 09999_next.sql"}, names(applied))
+}
+
 func upSaysWhenRegeneratingFails(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Empty(t)

@@ -39,3 +39,12 @@ func (db *DB) Restore(t testing.TB, file string, options ...string) {
 	t.Helper()
 	db.Programs(t, fmt.Sprintf("pg_restore --single-transaction %s -d %s %s && rm %[3]s", strings.Join(options, " "), db.Name, file))
 }
+
+// Move has pg_restore load a dump as logical replication copies a database, once: the schema and the rows, and each sequence at its start.
+func (db *DB) Move(t testing.TB, file string, options ...string) {
+	t.Helper()
+	list := file + ".list"
+	db.Programs(t, fmt.Sprintf(`pg_restore -l %s | grep -v "SEQUENCE SET" > %s`, file, list))
+	db.Restore(t, file, append(options, "-L "+list)...)
+	db.Programs(t, "rm "+list)
+}

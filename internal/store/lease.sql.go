@@ -559,10 +559,11 @@ INSERT INTO reconciler.targets (name)
 SELECT n.name FROM (SELECT unnest($1::text[]) AS name) AS n
 WHERE NOT EXISTS (SELECT FROM reconciler.targets t WHERE t.name = n.name)
 ORDER BY n.name
-ON CONFLICT (name) DO NOTHING
+ON CONFLICT DO NOTHING
 `
 
-// Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it.
+// Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it. After a logical move ids may be
+// taken until a leader has noticed it: such a row is made later.
 func (q *Queries) TargetsInsert(ctx context.Context, names []string) error {
 	_, err := q.db.Exec(ctx, targetsInsert, names)
 	return err

@@ -276,8 +276,7 @@ var mutants = []Mutant{
 	{
 		Name: "restore-unnoticed", Guards: "I12", Removed: "adopt() finds a restored database",
 		Edits: []Edit{{
-			cursorSQL, "(here.system, here.timeline, here.database, here.table_oid) AND NOT lost THEN",
-			"(here.system, here.timeline, here.database, here.table_oid) OR state.system_identifier IS NOT NULL THEN",
+			cursorSQL, "AND (state.system_identifier IS NOT NULL OR EXISTS (SELECT FROM reconciler.ticks)", "AND (EXISTS (SELECT FROM reconciler.ticks WHERE false)",
 		}},
 		Package: serverTests, Run: "^TestRestoredDatabaseIsNoticed$",
 	},
