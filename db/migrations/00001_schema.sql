@@ -53,7 +53,7 @@ CREATE TABLE reconciler.locks (
 );
 COMMENT ON TABLE reconciler.locks IS 'Rows to be locked: one thing at a time.';
 INSERT INTO reconciler.locks (name, purpose) VALUES
-    ('definitions', 'track(), untrack(), regenerate(), set_notify() and set_applies() generate code from the same rows'),
+    ('definitions', 'track(), untrack(), regenerate(), set_notify() and set_applies() generate code of the same rows'),
     ('sequences', 'raise_sequences() sets sequences forward: of two at once, the later one could set one back');
 
 CREATE TABLE reconciler.resources (

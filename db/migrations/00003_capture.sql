@@ -54,15 +54,15 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- end_code is what every capture function ends with. For a resource whose changes are to roll out it makes those of the
--- transaction an apply. Where that fails, whatever the reason, they are applied as if there was none: no user's write ever
--- fails for it.
+-- transaction an apply. Where that fails, whatever the reason, they are applied as if there was none: no user's write
+-- ever fails for it.
 CREATE FUNCTION reconciler.end_code(r reconciler.resources) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT concat(CASE WHEN r.rollout IS NOT NULL THEN format($code$
     BEGIN
         PERFORM reconciler.begin_rollout(%s);
     EXCEPTION WHEN OTHERS OR ASSERT_FAILURE THEN
-        RAISE WARNING 'changes of resource %s are applied at once, because they could not be made an apply: %%', SQLERRM;
+        RAISE WARNING 'changes of resource %s are applied at once, as they could not be made an apply: %%', SQLERRM;
     END;$code$, r.id, r.name) END, reconciler.wake_code())
 $$;
 
@@ -78,7 +78,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
             RETURN NULL;
         END IF;
     END IF;$code$,
-        format($code$pg_catalog.has_table_privilege(%s::pg_catalog.oid, 'INSERT')$code$, 'reconciler.outbox'::regclass::oid),
+        format($code$pg_catalog.has_table_privilege(%s::pg_catalog.oid, 'INSERT')$code$,
+            'reconciler.outbox'::regclass::oid),
         $code$pg_catalog.has_table_privilege('reconciler.outbox', 'INSERT')
             AND pg_catalog.has_sequence_privilege('reconciler.outbox_seq', 'USAGE')$code$)
 $$;

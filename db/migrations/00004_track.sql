@@ -356,12 +356,13 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         FROM r JOIN reconciler.failing_writes() AS f ON f.resource = r.name
         UNION ALL
         SELECT DISTINCT r.name,
-            format('none of its changes is made an apply: its triggers run as %I, which may not call begin_rollout()', o.rolname),
+            format('none of its changes is made an apply: its triggers run as %I, which may not call begin_rollout()',
+                o.rolname),
             format('SELECT reconciler.grant(%L, ''definer'');', o.rolname)
         FROM r CROSS JOIN LATERAL reconciler.capture_functions(r.id) AS f
         JOIN pg_proc p ON p.oid = f JOIN pg_roles o ON o.oid = p.proowner
         WHERE r.rollout IS NOT NULL
-          AND NOT coalesce(has_function_privilege(o.oid, to_regprocedure('reconciler.begin_rollout(integer)'), 'EXECUTE'), false)
+          AND has_function_privilege(o.oid, to_regprocedure('reconciler.begin_rollout(integer)'), 'EXECUTE') IS NOT TRUE
         UNION ALL
         SELECT r.name, format('row security of %s applies to %I, as which it is read: it cannot be read, and nothing of it is applied or deleted', h.guarded, o.rolname),
             CASE WHEN c.relforcerowsecurity AND pg_has_role(o.oid, c.relowner, 'USAGE') THEN format('ALTER TABLE %s NO FORCE ROW LEVEL SECURITY; or ', h.guarded) ELSE '' END

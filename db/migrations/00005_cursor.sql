@@ -254,8 +254,8 @@ END
 $$;
 
 -- sequences_behind lists the sequences whose columns hold more than they have given out, and the highest value of each
--- column. A move that copies rows alone leaves sequences at their start: logical replication, or a dump of the schema and a
--- copy of the tables.
+-- column. A move that copies rows alone leaves sequences at their start: logical replication, or a dump of the schema
+-- and a copy of the tables.
 CREATE FUNCTION reconciler.sequences_behind() RETURNS TABLE (sequence regclass, highest bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -281,8 +281,9 @@ BEGIN
 END
 $$;
 
--- raise_sequences sets sequences that are behind beyond what their columns hold, and beyond what rows that it does not see yet
--- may add. What inserts rows before a leader has noticed the move calls it first, or when an id is taken. It waits for no lock.
+-- raise_sequences sets sequences that are behind beyond what their columns hold, and beyond what rows that it does not
+-- see yet may add. What inserts rows before a leader has noticed the move calls it first, or when an id is taken. It
+-- waits for no lock.
 CREATE FUNCTION reconciler.raise_sequences() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -297,9 +298,9 @@ BEGIN
 END
 $$;
 
--- renew_sequences has the sequences that no column owns begin anew, at the time of day: others know what they have given out
--- (versions of a stream), or it orders rows (the outbox), and this database may not have all of it. Writers go on meanwhile: the
--- step keeps what they get in order where the clock was put back.
+-- renew_sequences has the sequences that no column owns begin anew, at the time of day: others know what they have
+-- given out (versions of a stream), or it orders rows (the outbox), and this database may not have all of it. Writers
+-- go on meanwhile: the step keeps what they get in order where the clock was put back.
 CREATE FUNCTION reconciler.renew_sequences() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -307,12 +308,13 @@ BEGIN
     FROM pg_class c
     WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind = 'S'
       AND NOT EXISTS (
-          SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i'));
+          SELECT FROM pg_depend d
+          WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype IN ('a', 'i'));
 END
 $$;
 
--- was_moved returns whether ticks, outbox and ledger come from another database than this one, or from a later state of it. known
--- is the newest revision that a process has seen.
+-- was_moved returns whether ticks, outbox and ledger come from another database than this one, or from a later state of
+-- it. known is the newest revision that a process has seen.
 CREATE FUNCTION reconciler.was_moved(known bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -324,21 +326,24 @@ BEGIN
     -- Rows may have been copied beside an installation that no leader has seen yet.
     RETURN (state.system_identifier, state.timeline, state.database_oid, state.table_oid)
             IS DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid)
-            AND (state.system_identifier IS NOT NULL OR EXISTS (SELECT FROM reconciler.ticks) OR EXISTS (SELECT FROM reconciler.ledger))
+            AND (state.system_identifier IS NOT NULL OR EXISTS (SELECT FROM reconciler.ticks)
+                OR EXISTS (SELECT FROM reconciler.ledger))
         OR known > coalesce((SELECT max(revision) FROM reconciler.ticks), 0)
         -- Transaction ids of a server only grow, also over crashes: whatever had ended is in the WAL before the tick.
-        OR EXISTS (SELECT FROM reconciler.interest() AS s WHERE pg_snapshot_xmax(s) > pg_snapshot_xmax(pg_current_snapshot()))
+        OR EXISTS (SELECT FROM reconciler.interest() AS s
+            WHERE pg_snapshot_xmax(s) > pg_snapshot_xmax(pg_current_snapshot()))
         OR EXISTS (SELECT FROM reconciler.sequences_behind());
 END
 $$;
 
--- adopt compares the database with the one that the ticks were made in. After a restore, a dump and reload, a logical move, or a
--- failover to another timeline, outbox, ticks and ledger may be older than what the targets have: everything is then
--- read again and applied anew. Terms jump to the time of day, above any that the lost part of history gave out.
--- A dump that is loaded into the same database is known by this table, which is another one then.
--- Files that were put back are those of the same server. Only a process knows then that something is missing: known is
--- the newest revision that it has seen, and those to come are above it. An old primary that comes back after a failover is no
--- restored database: a process that has seen a later timeline of the same system, or another system, is refused (SQLSTATE RC002).
+-- adopt compares the database with the one that the ticks were made in. After a restore, a dump and reload, a logical
+-- move, or a failover to another timeline, outbox, ticks and ledger may be older than what the targets have: everything
+-- is then read again and applied anew. Terms jump to the time of day, above any that the lost part of history gave out.
+-- A dump that is loaded into the same database is known by this table, which is another one then. Files that were put
+-- back are those of the same server. Only a process knows then that something is missing: known is the newest revision
+-- that it has seen, and those to come are above it. An old primary that comes back after a failover is no restored
+-- database: a process that has seen a later timeline of the same system, or another system, is refused (SQLSTATE
+-- RC002).
 CREATE FUNCTION reconciler.adopt(known bigint DEFAULT 0, seen_system bigint DEFAULT NULL, seen_timeline bigint DEFAULT 0) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -360,8 +365,8 @@ BEGIN
     -- Asked under the lock: somebody else may have noticed, and started over above what is known here.
     moved := reconciler.was_moved(known);
     UPDATE reconciler.installation
-    SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database, table_oid = here.table_oid,
-        adopted_at = clock_timestamp()
+    SET system_identifier = here.system, timeline = here.timeline, database_oid = here.database,
+        table_oid = here.table_oid, adopted_at = clock_timestamp()
     WHERE moved OR system_identifier IS NULL;
     IF moved THEN
         INSERT INTO reconciler.ticks (revision, snapshot)
@@ -424,16 +429,17 @@ COMMENT ON FUNCTION reconciler.exact_from IS 'Internal: the oldest revision whos
 COMMENT ON FUNCTION reconciler.retain IS 'Internal: empties one part of the outbox if that may be, and says what it did.';
 COMMENT ON FUNCTION reconciler.this_server IS 'Internal: system identifier, timeline and oid of this database.';
 COMMENT ON FUNCTION reconciler.expect_server IS 'Internal: fails with SQLSTATE RC002 where this is another server or database than the caller works with.';
-COMMENT ON FUNCTION reconciler.sequences_behind IS 'Internal: sequences that would give out what their columns hold already.';
-COMMENT ON FUNCTION reconciler.raise_sequences IS 'Internal: sets sequences that are behind beyond what their columns hold.';
-COMMENT ON FUNCTION reconciler.renew_sequences IS 'Internal: has the sequences of outbox and streams begin anew, at the time of day.';
+COMMENT ON FUNCTION reconciler.sequences_behind IS 'Internal: sequences that are behind what their columns hold.';
+COMMENT ON FUNCTION reconciler.raise_sequences IS 'Internal: sets sequences forward that are behind their columns.';
+COMMENT ON FUNCTION reconciler.renew_sequences IS 'Internal: has the sequences of outbox and streams begin anew.';
 COMMENT ON FUNCTION reconciler.was_moved IS 'Internal: whether ticks, outbox and ledger are those of another database.';
-COMMENT ON FUNCTION reconciler.adopt IS 'Internal: notices that this database was restored, reloaded, moved or failed over.';
+COMMENT ON FUNCTION reconciler.adopt IS 'Internal: notices that this database was restored, moved or failed over.';
 COMMENT ON FUNCTION reconciler.start_over IS 'Forgets cursors and revisions and has every target re-applied in full. adopt() calls it after a restore.';
 
 -- +goose Down
-DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.was_moved, reconciler.renew_sequences, reconciler.raise_sequences,
-    reconciler.sequences_behind, reconciler.expect_server,
-    reconciler.this_server, reconciler.retain, reconciler.exact_from, reconciler.unopened_in, reconciler.unread, reconciler.interest, reconciler.unrenewed, reconciler.lease_lives, reconciler.last_beat, reconciler.beat,
+DROP FUNCTION reconciler.start_over, reconciler.adopt, reconciler.was_moved, reconciler.renew_sequences,
+    reconciler.raise_sequences, reconciler.sequences_behind, reconciler.expect_server,
+    reconciler.this_server, reconciler.retain, reconciler.exact_from, reconciler.unopened_in, reconciler.unread,
+    reconciler.interest, reconciler.unrenewed, reconciler.lease_lives, reconciler.last_beat, reconciler.beat,
     reconciler.write_cursor, reconciler.cursor_of,
     reconciler.fence_leader, reconciler.fresh_term, reconciler.fence;

@@ -214,11 +214,12 @@ DECLARE
 BEGIN
     SELECT a.id, a.automatic, a.created_at INTO own
     FROM reconciler.applies a WHERE a.epoch = here AND a.xid = pg_current_xact_id();
-    -- Of a transaction with this id in the server that the database was moved from, and no leader has noticed the move yet. The
-    -- hour is for clocks that are put back.
+    -- Of a transaction with this id in the server that the database was moved from, and no leader has noticed the move
+    -- yet. The hour is for clocks that are put back.
     IF own.created_at < transaction_timestamp() - interval '1 hour' THEN
-        RAISE EXCEPTION 'apply % has the id of this transaction, from the server that this database was moved from', own.id
-            USING ERRCODE = 'object_in_use', HINT = 'Try again in another transaction, or after a reconciler process has started.';
+        RAISE EXCEPTION 'apply % has the id of this transaction, from the server where the database was before', own.id
+            USING ERRCODE = 'object_in_use',
+                HINT = 'Try again in another transaction, or after a reconciler process has started.';
     ELSIF NOT own.automatic THEN
         RETURN own.id; -- of this transaction: nobody else has its id
     END IF;
@@ -226,20 +227,22 @@ BEGIN
     IF own.id IS NOT NULL THEN -- What a person asks for comes before what set_applies() says.
         UPDATE reconciler.applies a
         SET title = begin_apply.title, on_failure = begin_apply.on_failure, strategy = begin_apply.strategy,
-            waves = begin_apply.waves, soak = begin_apply.soak, attempts = begin_apply.attempts, labels = coalesce(begin_apply.labels, '{}'), automatic = false
+            waves = begin_apply.waves, soak = begin_apply.soak, attempts = begin_apply.attempts,
+            labels = coalesce(begin_apply.labels, '{}'), automatic = false
         WHERE a.id = own.id;
         RETURN own.id;
     END IF;
     FOR look IN 1..10 LOOP
         INSERT INTO reconciler.applies (epoch, xid, xids, title, on_failure, strategy, waves, soak, attempts, labels)
         VALUES (here, pg_current_xact_id(), ARRAY[pg_current_xact_id()], begin_apply.title, begin_apply.on_failure,
-            begin_apply.strategy, begin_apply.waves, begin_apply.soak, begin_apply.attempts, coalesce(begin_apply.labels, '{}'))
+            begin_apply.strategy, begin_apply.waves, begin_apply.soak, begin_apply.attempts,
+            coalesce(begin_apply.labels, '{}'))
         ON CONFLICT DO NOTHING RETURNING id INTO n;
         EXIT WHEN n IS NOT NULL;
         PERFORM reconciler.raise_sequences(); -- the id is taken
     END LOOP;
     IF n IS NULL THEN
-        RAISE EXCEPTION 'the ids of applies begin anew in this database, and another transaction is setting them forward'
+        RAISE EXCEPTION 'the ids of applies are behind in this database, and another transaction sets them forward'
             USING ERRCODE = 'lock_not_available', HINT = 'Try again.';
     END IF;
     INSERT INTO reconciler.outbox (resource_id, dependency_id) VALUES (0, 0);
@@ -313,8 +316,8 @@ BEGIN
 END
 $$;
 
--- begin_rollout is what the capture triggers of such a resource call for each row. Where it fails they go on without an apply,
--- see end_code().
+-- begin_rollout is what the capture triggers of such a resource call for each row. Where it fails they go on without an
+-- apply, see end_code().
 CREATE FUNCTION reconciler.begin_rollout(resource_id integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -322,8 +325,8 @@ DECLARE
     n     bigint;
 BEGIN
     IF EXISTS (SELECT FROM reconciler.applies a
-               WHERE a.epoch = coalesce((SELECT s.epoch FROM reconciler.installation s), 0) AND a.xid = pg_current_xact_id()
-                 AND a.created_at >= transaction_timestamp() - interval '1 hour') THEN
+               WHERE a.epoch = coalesce((SELECT s.epoch FROM reconciler.installation s), 0)
+                 AND a.xid = pg_current_xact_id() AND a.created_at >= transaction_timestamp() - interval '1 hour') THEN
         RETURN;
     END IF;
     SELECT r.rollout INTO with_ FROM reconciler.resources r WHERE r.id = begin_rollout.resource_id AND r.rollout IS NOT NULL;

@@ -34,8 +34,8 @@ WITH silent AS (
 DELETE FROM reconciler.heartbeats h USING gone WHERE h.instance = gone.id;
 
 -- name: TargetsInsert :exec
--- Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it. After a logical move ids may be
--- taken until a leader has noticed it: such a row is made later.
+-- Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it. After a logical move ids
+-- may be taken until a leader has noticed it: such a row is made later.
 INSERT INTO reconciler.targets (name)
 SELECT n.name FROM (SELECT unnest(sqlc.arg(names)::text[]) AS name) AS n
 WHERE NOT EXISTS (SELECT FROM reconciler.targets t WHERE t.name = n.name)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/pgreconciler/reconciler/internal/config"
+	"github.com/pgreconciler/reconciler/internal/pgtest"
 	"github.com/pgreconciler/reconciler/internal/server/servertest"
 )
 
@@ -48,6 +49,16 @@ type movedWorld struct {
 
 func newMovedWorld(t *testing.T) *movedWorld {
 	t.Helper()
+	return moveWorld(t, func(w *servertest.World, lose func()) {
+		dump := w.DB.Dump(t)
+		lose()
+		w.DB.Move(t, dump, "--clean")
+	})
+}
+
+// moveWorld has move move a database. lose commits changes, and has processes apply them.
+func moveWorld(t *testing.T, move func(w *servertest.World, lose func())) *movedWorld {
+	t.Helper()
 	w := servertest.New(t)
 	w.DB.Exec(t, `CREATE TABLE apps (id int PRIMARY KEY, region text NOT NULL, image text NOT NULL DEFAULT 'v1');
 		CREATE TABLE regions (name text PRIMARY KEY, size int NOT NULL); CREATE VIEW sized AS SELECT a.id, a.region, r.size FROM apps a JOIN regions r ON r.name = a.region;
@@ -68,12 +79,12 @@ func newMovedWorld(t *testing.T) *movedWorld {
 	w.DB.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, reason, state, finished_at) SELECT t.id, 'interval', 'complete', clock_timestamp()
 		FROM reconciler.targets t, generate_series(1, 150)`)
 	p.Stop(t)
-	dump := w.DB.Dump(t)
-	w.DB.Exec(t, `SELECT reconciler.resume('a'); UPDATE apps SET image = 'lost'; INSERT INTO apps SELECT i, 'a', 'lost' FROM generate_series(101, 103) AS i`)
-	q := w.Start(targets...)
-	w.Wait()
-	q.Stop(t)
-	w.DB.Move(t, dump, "--clean")
+	move(w, func() {
+		w.DB.Exec(t, `SELECT reconciler.resume('a'); UPDATE apps SET image = 'lost'; INSERT INTO apps SELECT i, 'a', 'lost' FROM generate_series(101, 103) AS i`)
+		q := w.Start(targets...)
+		w.Wait()
+		q.Stop(t)
+	})
 	require.Subset(t, behind(w), []string{"reconciler.applies", "reconciler.apply_log", "reconciler.operations", "reconciler.resources", "reconciler.dependencies",
 		"reconciler.sync_runs", "reconciler.targets", "reconciler.goose_db_version"})
 	return &movedWorld{World: w, start: func(more ...servertest.Target) { w.Start(append(targets, more...)...) }}
@@ -143,4 +154,32 @@ func TestF128_ADatabaseWhoseSequencesStayedBehindIsNoticed(t *testing.T) {
 	w.Wait()
 	require.Equal(t, "true", w.Text(`SELECT ((`+fmt.Sprintf(versions, "min")+`)::bigint > $1::bigint)::text`, before))
 	require.Equal(t, "0", w.Text(`SELECT count(*)::text FROM reconciler.tasks k WHERE k.state = 'superseded'`))
+}
+
+// The same with logical replication itself, of all tables, to a database that has the schema.
+func TestF128_ADatabaseThatLogicalReplicationMovedGoesOn(t *testing.T) {
+	t.Parallel()
+	moved := pgtest.Empty(t) // it goes after what must hold in the end was looked at
+	w := moveWorld(t, func(w *servertest.World, _ func()) {
+		old := w.DB
+		old.Programs(t, fmt.Sprintf("pg_dump -s %s | psql -q -o /dev/null -d %s", old.Name, moved.Name))
+		old.Exec(t, `CREATE PUBLICATION everything FOR ALL TABLES`)
+		old.Exec(t, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, moved.Name)
+		port := w.Text(`SELECT current_setting('port')`)
+		w.DB = moved
+		// The server connects to itself.
+		moved.Exec(t, fmt.Sprintf(`CREATE SUBSCRIPTION s CONNECTION 'host=127.0.0.1 port=%s user=postgres dbname=%s' PUBLICATION everything
+			WITH (create_slot = false, slot_name = '%s')`, port, old.Name, moved.Name))
+		old.Exec(t, `UPDATE apps SET image = 'v3' WHERE id = 4; INSERT INTO apps VALUES (60, 'b', 'v1')`)
+		w.Eventually("everything is copied", func() bool {
+			return w.Text(`SELECT bool_and(srsubstate = 'r')::text FROM pg_subscription_rel`) == "true" &&
+				w.Text(`SELECT (count(*) = 41 AND bool_or(image = 'v3'))::text FROM apps`) == "true"
+		})
+		moved.Exec(t, `DROP SUBSCRIPTION s`)
+	})
+	w.DB.Exec(t, `SELECT reconciler.set_applies('app', true); SELECT reconciler.resync('*')`)
+	w.DB.Exec(t, `UPDATE apps SET image = 'v4' WHERE id = 8`)
+	w.start()
+	w.has()
+	require.Empty(t, behind(w.World))
 }

@@ -562,8 +562,8 @@ ORDER BY n.name
 ON CONFLICT DO NOTHING
 `
 
-// Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it. After a logical move ids may be
-// taken until a leader has noticed it: such a row is made later.
+// Makes the missing rows only: ON CONFLICT alone would lock each row and use up an id for it. After a logical move ids
+// may be taken until a leader has noticed it: such a row is made later.
 func (q *Queries) TargetsInsert(ctx context.Context, names []string) error {
 	_, err := q.db.Exec(ctx, targetsInsert, names)
 	return err
