@@ -454,7 +454,11 @@ BEGIN
         RAISE EXCEPTION 'resource %: its definition does not fit % any more: %', r.name, r.relation, SQLERRM USING ERRCODE = SQLSTATE,
             HINT = 'Call reconciler.track() with the new names.';
     END;
-    EXECUTE format('COMMENT ON VIEW reconciler.%I IS %L', name, 'What the rows of resource ' || r.name || ' ask for. Generated.');
+    EXECUTE format('COMMENT ON VIEW reconciler.%I IS %L', name, format(
+        'What the rows of resource %s ask for. Generated, with triggers named reconciler_capture_%s... '
+        'To drop or retype a column that it reads, in one transaction: '
+        'DROP VIEW reconciler.%I; ALTER TABLE ...; SELECT reconciler.track(%L, ...); '
+        'If the error names such a trigger, drop that first as well.', r.name, r.id, name, r.name));
     PERFORM reconciler.copy_view_grants(name);
 END
 $$;

@@ -372,7 +372,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT r.name, format('view reconciler.%I is gone', 'desired_' || r.name) AS problem FROM r WHERE r.desired IS NULL
         UNION ALL
         SELECT r.name, format('trigger %I on %s is %s', p.trigger_name, p.relation, CASE WHEN p.found IS NULL THEN 'missing' WHEN p.found = 'D' THEN 'disabled' ELSE 'not enabled as it was created' END)
-        FROM defined r CROSS JOIN LATERAL reconciler.places(r.id) AS p WHERE p.found IS DISTINCT FROM p.state
+        FROM r CROSS JOIN LATERAL reconciler.places(r.id) AS p WHERE p.found IS DISTINCT FROM p.state
         UNION ALL
         -- With ignored columns the trigger's condition names the others; without a spec the objects have all columns.
         SELECT r.name, format('%s has other columns than when it was tracked: %s', r.relation, (
@@ -391,7 +391,12 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     )
     SELECT f.name, f.problem, f.remedy, false FROM found f
     UNION ALL
-    SELECT h.name, h.problem, format('SELECT reconciler.regenerate(%L);', h.name), true FROM healable h
+    -- DROP COLUMN ... CASCADE takes the view of a definition that needs the column. No other can be made from this one.
+    SELECT h.name, h.problem, coalesce((
+            SELECT 'call reconciler.track() with a definition that does not need column ' || string_agg(quote_ident(c), ', ' ORDER BY c)
+            FROM r, unnest(r.known) AS c WHERE r.name = h.name AND r.desired IS NULL AND c <> ALL (r.columns)),
+        format('SELECT reconciler.regenerate(%L);', h.name)), true
+    FROM healable h
 $$;
 
 CREATE FUNCTION reconciler.untrack(resource text, release text DEFAULT 'keep') RETURNS text

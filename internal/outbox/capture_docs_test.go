@@ -26,7 +26,7 @@ func TestDocsOfWritingAResource(t *testing.T) {
 	w := newWorld(t)
 	conn := w.Conn(t)
 	blocks := docSQL.FindAllStringSubmatch(string(page), -1)
-	require.Len(t, blocks, 9)
+	require.Len(t, blocks, 10)
 	for _, block := range blocks {
 		failing, text := block[1] != "", block[2]
 		sql := docComment.ReplaceAllString(text, "")
