@@ -116,16 +116,28 @@ COMMENT ON FUNCTION reconciler.function_code IS 'Internal: code of a trigger fun
 
 -- +goose StatementBegin
 -- renamed_columns returns the columns that the desired view reads and that had another name when the definition was bound. The
--- view follows them. The definition does not, and may now name other columns.
+-- view follows them. The definition does not, and may now name other columns. Columns are known by their numbers, but a loaded
+-- dump numbers them anew where some had been dropped: then only a name that was not known is another one.
 CREATE FUNCTION reconciler.renamed_columns(r reconciler.resources) RETURNS TABLE (old_name text, new_name text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT r.known_columns[a.attnum], a.attname::text
-    FROM pg_rewrite w
-    JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
-        AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.relation AND d.refobjsubid > 0
-    JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
-    WHERE w.ev_class = to_regclass(format('reconciler.%I', 'desired_' || r.name))
-      AND r.known_columns[a.attnum] IS DISTINCT FROM a.attname
+    WITH live AS (
+        SELECT a.attnum, a.attname::text AS name, r.known_columns[a.attnum] AS known
+        FROM pg_attribute a WHERE a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped
+    ), read AS (
+        SELECT l.*
+        FROM pg_rewrite w
+        JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
+            AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.relation AND d.refobjsubid > 0
+        JOIN live l ON l.attnum = d.refobjsubid
+        WHERE w.ev_class = to_regclass(format('reconciler.%I', 'desired_' || r.name))
+    ), renumbered AS (
+        SELECT (SELECT c.relnatts FROM pg_class c WHERE c.oid = r.relation) < cardinality(r.known_columns)
+            OR EXISTS (SELECT FROM live l WHERE l.attnum <= cardinality(r.known_columns) AND l.known IS NULL) AS is
+    )
+    SELECT v.known, v.name FROM read v, renumbered n WHERE NOT n.is AND v.known IS DISTINCT FROM v.name
+    UNION ALL
+    SELECT k, v.name FROM read v, renumbered n, unnest(r.known_columns) AS k
+    WHERE n.is AND v.name <> ALL (array_remove(r.known_columns, NULL)) AND k NOT IN (SELECT l.name FROM live l)
 $$;
 
 -- wanted_version is what capture_version of a resource should be. Negative: the code is made for a definition that does not know

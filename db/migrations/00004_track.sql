@@ -393,7 +393,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     -- DROP COLUMN ... CASCADE takes the view of a definition that needs the column. No other can be made from this one.
     SELECT h.name, h.problem, coalesce((
-            SELECT 'call reconciler.track() with a definition that does not need column ' || string_agg(quote_ident(c), ', ' ORDER BY c)
+            SELECT 'call reconciler.track() with a definition that does not need column '
+                || string_agg(quote_ident(c), ', ' ORDER BY c)
             FROM r, unnest(r.known) AS c WHERE r.name = h.name AND r.desired IS NULL AND c <> ALL (r.columns)),
         format('SELECT reconciler.regenerate(%L);', h.name)), true
     FROM healable h

@@ -46,6 +46,31 @@ func TestCaptureAfterDumpAndReload(t *testing.T) {
 	require.Equal(t, []string{"false"}, w.lines(t, `SELECT reconciler.adopt()::text`))
 }
 
+// A loaded dump numbers columns anew where some had been dropped. That renames none.
+func TestF188_DroppedColumnsAreNoRenamesAfterDumpAndReload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (old int, id int PRIMARY KEY, note text, region text, image text); ALTER TABLE apps DROP COLUMN old;
+		SELECT reconciler.track('app', 'apps', '{id}', 'region', spec => 'to_jsonb(image)'); ALTER TABLE apps DROP COLUMN note`)
+	require.Empty(t, w.problems(t))
+	copied := &world{DB: pgtest.Empty(t)}
+	copied.Restore(t, w.Dump(t))
+	require.Empty(t, copied.problems(t))
+	copied.marks(t)
+	copied.marked(t, `ALTER TABLE apps ADD COLUMN more int, ADD COLUMN most int; SELECT reconciler.regenerate('app'); INSERT INTO apps VALUES (1, 'eu')`, `app everywhere whole`, `app "eu" "1"`)
+	require.Empty(t, copied.problems(t))
+}
+
+// A renamed column is noticed there all the same.
+func TestF188_RenamesAreNoticedAfterDumpAndReload(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (old int, id int PRIMARY KEY, region text); ALTER TABLE apps DROP COLUMN old;
+		SELECT reconciler.track('app', 'apps', '{id}', 'region'); ALTER TABLE apps RENAME COLUMN region TO place`)
+	copied := &world{DB: pgtest.Empty(t)}
+	copied.Restore(t, w.Dump(t))
+	require.Equal(t, w.problems(t), copied.problems(t))
+	require.Len(t, copied.problems(t), 2)
+}
+
 // I12: a dump that is loaded into the database that it was made of undoes what was committed since. Server, timeline and
 // database are the same.
 func TestF8_DumpLoadedIntoTheSameDatabaseIsNoticed(t *testing.T) {
