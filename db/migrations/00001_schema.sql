@@ -125,10 +125,13 @@ CREATE TABLE reconciler.dependencies (
     base        text[] NOT NULL CHECK (cardinality(base) > 0),
     columns     text[] NOT NULL,
     watched     text[],
+    known_columns text[] NOT NULL DEFAULT '{}',
     CHECK (cardinality(base) = cardinality(columns))
 );
 CREATE INDEX dependencies_resource ON reconciler.dependencies (resource_id);
 COMMENT ON TABLE reconciler.dependencies IS 'Base tables of joined resources: a changed row concerns the objects whose columns equal its base columns.';
+COMMENT ON COLUMN reconciler.dependencies.known_columns IS
+    'Names of the columns of the base table, by number, when depends_on was read. NULL: a dropped column.';
 COMMENT ON COLUMN reconciler.dependencies.watched IS 'Base columns that the resource reads; NULL means all.';
 
 -- The outbox: append-only, four parts that take turns by blocks of seq, so that retention can

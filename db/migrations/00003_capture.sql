@@ -115,29 +115,38 @@ COMMENT ON FUNCTION reconciler.capture_template IS 'Version of the generated cap
 COMMENT ON FUNCTION reconciler.function_code IS 'Internal: code of a trigger function around a body.';
 
 -- +goose StatementBegin
+-- renumbered says whether columns cannot be known by their numbers: a loaded dump numbers them anew where some had been dropped.
+CREATE FUNCTION reconciler.renumbered(relation regclass, known text[]) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT (SELECT c.relnatts FROM pg_class c WHERE c.oid = relation) < cardinality(known)
+        OR EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped
+                   AND a.attnum <= cardinality(known) AND known[a.attnum] IS NULL)
+$$;
+
+-- is_another says whether a name that was a column's is now that of another one.
+CREATE FUNCTION reconciler.is_another(relation regclass, known text[], name text) RETURNS boolean
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT NOT reconciler.renumbered(relation, known) AND EXISTS (SELECT FROM pg_attribute a
+        WHERE a.attrelid = relation AND a.attname = name AND a.attnum > 0 AND known[a.attnum] IS DISTINCT FROM name)
+$$;
+
 -- renamed_columns returns the columns that the desired view reads and that had another name when the definition was bound. The
--- view follows them. The definition does not, and may now name other columns. Columns are known by their numbers, but a loaded
--- dump numbers them anew where some had been dropped: then only a name that was not known is another one.
+-- view follows them. The definition does not, and may now name other columns. Without their numbers, only a name that was not
+-- known is another one.
 CREATE FUNCTION reconciler.renamed_columns(r reconciler.resources) RETURNS TABLE (old_name text, new_name text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    WITH live AS (
-        SELECT a.attnum, a.attname::text AS name, r.known_columns[a.attnum] AS known
-        FROM pg_attribute a WHERE a.attrelid = r.relation AND a.attnum > 0 AND NOT a.attisdropped
-    ), read AS (
-        SELECT l.*
+    WITH read AS (
+        SELECT a.attname::text AS name, r.known_columns[a.attnum] AS known
         FROM pg_rewrite w
         JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = w.oid
             AND d.refclassid = 'pg_class'::regclass AND d.refobjid = r.relation AND d.refobjsubid > 0
-        JOIN live l ON l.attnum = d.refobjsubid
+        JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
         WHERE w.ev_class = to_regclass(format('reconciler.%I', 'desired_' || r.name))
-    ), renumbered AS (
-        SELECT (SELECT c.relnatts FROM pg_class c WHERE c.oid = r.relation) < cardinality(r.known_columns)
-            OR EXISTS (SELECT FROM live l WHERE l.attnum <= cardinality(r.known_columns) AND l.known IS NULL) AS is
-    )
-    SELECT v.known, v.name FROM read v, renumbered n WHERE NOT n.is AND v.known IS DISTINCT FROM v.name
+    ), n AS (SELECT reconciler.renumbered(r.relation, r.known_columns) AS renumbered)
+    SELECT v.known, v.name FROM read v, n WHERE NOT n.renumbered AND v.known IS DISTINCT FROM v.name
     UNION ALL
-    SELECT k, v.name FROM read v, renumbered n, unnest(r.known_columns) AS k
-    WHERE n.is AND v.name <> ALL (array_remove(r.known_columns, NULL)) AND k NOT IN (SELECT l.name FROM live l)
+    SELECT k, v.name FROM read v, n, unnest(r.known_columns) AS k
+    WHERE n.renumbered AND v.name <> ALL (array_remove(r.known_columns, NULL)) AND k <> ALL (reconciler.columns_of(r.relation))
 $$;
 
 -- wanted_version is what capture_version of a resource should be. Negative: the code is made for a definition that does not know
@@ -328,7 +337,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     old_image_ jsonb; new_image_ jsonb;
 BEGIN%6$s
-    BEGIN
+    BEGIN%7$s
         IF TG_OP <> 'INSERT' THEN
             old_image_ := jsonb_build_object(%3$s);
         END IF;
@@ -354,7 +363,9 @@ END
 $fn$, r.id, d.id,
         (SELECT string_agg(format('%L, %s', c, reconciler.plpgsql_text(reconciler.link_value('old', d.relation, b))), ', ' ORDER BY n) FROM unnest(d.base, d.columns) WITH ORDINALITY AS p(b, c, n)),
         (SELECT string_agg(format('%L, %s', c, reconciler.plpgsql_text(reconciler.link_value('new', d.relation, b))), ', ' ORDER BY n) FROM unnest(d.base, d.columns) WITH ORDINALITY AS p(b, c, n)),
-        reconciler.end_code(r), reconciler.rights_code(r)))
+        reconciler.end_code(r), reconciler.rights_code(r),
+        CASE WHEN (SELECT bool_or(reconciler.is_another(d.relation, d.known_columns, b)) FROM unnest(d.base) AS b)
+            THEN E'\n        RAISE EXCEPTION ''a column has the name of another one'';' END))
 $$;
 
 -- changed_condition is the WHEN of an update trigger, where it has one. With every column watched it compares whole rows, so
@@ -414,6 +425,8 @@ BEGIN
 END
 $$;
 -- +goose StatementEnd
+COMMENT ON FUNCTION reconciler.renumbered IS 'Internal: whether a loaded dump has numbered columns anew.';
+COMMENT ON FUNCTION reconciler.is_another IS 'Internal: whether the name of a column is now that of another one.';
 COMMENT ON FUNCTION reconciler.renamed_columns IS 'Internal: columns whose names a definition does not know.';
 COMMENT ON FUNCTION reconciler.wanted_version IS 'Internal: version of the capture code that a resource should have.';
 COMMENT ON FUNCTION reconciler.everywhere_expression IS 'Internal: SQL that marks an object at every target.';
@@ -803,4 +816,4 @@ DROP FUNCTION reconciler.refresh_dependencies, reconciler.copy_view_grants, reco
     reconciler.check_owner, reconciler.hand_over,
     reconciler.lock_failed, reconciler.bound_lock_timeout, reconciler.create_desired_view, reconciler.desired_view_code, reconciler.create_triggers,
     reconciler.places, reconciler.changed_condition, reconciler.dependency_function_code, reconciler.truncate_function_code,
-    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.assign_code, reconciler.place_expression, reconciler.everywhere_expression, reconciler.wanted_version, reconciler.renamed_columns, reconciler.store_sources, reconciler.source_fingerprints, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;
+    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.assign_code, reconciler.place_expression, reconciler.everywhere_expression, reconciler.wanted_version, reconciler.renamed_columns, reconciler.is_another, reconciler.renumbered, reconciler.store_sources, reconciler.source_fingerprints, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;

@@ -230,6 +230,7 @@ BEGIN
     INSERT INTO reconciler.dependencies (resource_id, relation, base, columns)
     SELECT p_id, p.base_relation, p.base, p.columns FROM reconciler.parse_depends_on(wanted.relation, wanted.depends_on, path) AS p
     WHERE NOT EXISTS (SELECT FROM reconciler.dependencies d WHERE d.resource_id = p_id AND p.base_relation = d.relation AND p.base = d.base AND p.columns = d.columns);
+    UPDATE reconciler.dependencies d SET known_columns = reconciler.column_names(d.relation) WHERE d.resource_id = p_id;
     RETURN p_id;
 END
 $$;
@@ -328,7 +329,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     base AS (SELECT r.name, r.desired, d.*, c.oid IS NOT NULL AS there FROM r JOIN reconciler.dependencies d ON d.resource_id = r.id LEFT JOIN pg_class c ON c.oid = d.relation),
     renamed AS (
         SELECT b.name, format('column %I of %s, which depends_on names, is gone or was renamed; its changes are still found, by a sync after each write', k, b.relation) AS problem
-        FROM base b, unnest(b.base) AS k WHERE b.there AND k <> ALL (reconciler.columns_of(b.relation))
+        FROM base b, unnest(b.base) AS k
+        WHERE b.there AND (k <> ALL (reconciler.columns_of(b.relation)) OR reconciler.is_another(b.relation, b.known_columns, k))
         UNION ALL
         SELECT r.name, format('key column %I of %s is gone or was renamed', k, r.relation)
         FROM r, unnest(r.key_columns) AS k WHERE k <> ALL (r.columns)

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -87,6 +88,33 @@ func TestCaptureOfAlteredBaseTables(t *testing.T) {
 	w.Exec(t, `DROP VIEW fleet CASCADE; SELECT reconciler.untrack('tagged')`)
 	w.marked(t, `INSERT INTO workspaces VALUES (1, 'one')`, `fleet {"workspace_id": 1}`)
 	require.Equal(t, []string{`fleet: fleet, which it is made from, is gone | SELECT reconciler.untrack('fleet'); | a person must`}, w.problems(t))
+}
+
+// Columns of a base table that change names crosswise keep both names, and link other rows.
+func TestF188_CrosswiseRenamedLinksOfABaseTableAreNoticed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, joined)
+	const track = `SELECT reconciler.track('fleet', 'fleet', '{id}', 'region', 'on_', depends_on => '{"workspaces": {"id": "workspace_id"}, "apps": {"id": "id"}}')`
+	swap := func(one, other string) {
+		w.Exec(t, `ALTER TABLE workspaces RENAME `+one+` TO x; ALTER TABLE workspaces RENAME `+other+` TO `+one+`; ALTER TABLE workspaces RENAME x TO `+other)
+	}
+	swap("id", "seen")
+	require.Equal(t, []string{
+		`fleet: column id of public.workspaces, which depends_on names, is gone or was renamed; its changes are still found, by a sync after each write | call reconciler.track() with the new name | a person must`,
+		`fleet: public.workspaces is read otherwise than when it was tracked: the trigger on it watches other columns | SELECT reconciler.regenerate('fleet'); | healable`,
+	}, w.problems(t))
+	w.marked(t, `SELECT reconciler.regenerate('fleet')`, `fleet everywhere whole`)
+	w.marked(t, `INSERT INTO workspaces (seen, id, name) VALUES (1, 7, 'one')`, `fleet everywhere whole`)
+	require.Len(t, w.problems(t), 1)
+	w.marked(t, strings.Replace(track, `{"id": "workspace_id"}`, `{"seen": "workspace_id"}`, 1)+`; UPDATE workspaces SET name = 'uno'`, `fleet everywhere whole`, `fleet {"workspace_id": 1}`)
+	require.Empty(t, w.problems(t))
+
+	// Or the same definition: it means the new column.
+	swap("id", "seen")
+	w.Exec(t, track)
+	require.Empty(t, w.problems(t))
+	w.marks(t)
+	w.marked(t, `UPDATE workspaces SET name = 'one'`, `fleet {"workspace_id": 1}`)
 }
 
 // One changed row of a base table marks every dependent object that is wanted, and those in the ledger whose row is gone.
