@@ -153,7 +153,7 @@ func (p *path) open(at outbox.Tick) error {
 
 // read reads an object and its gate.
 func (p *path) read() error {
-	_, err := p.crew.ReadKnowing(p.b.t.Context(), p.conn, "eu", 1, []string{"m1"}, p.gates)
+	_, err := p.crew.ReadKnowing(p.b.t.Context(), p.conn, "eu", 1, []string{"m1"}, p.gates, desired.ReadMost)
 	return err
 }
 

@@ -283,7 +283,7 @@ func TestWhatWasPutBackComesFirst(t *testing.T) {
 
 func TestWhatIsPutLastComesAfterWhatWaits(t *testing.T) {
 	t.Parallel()
-	q := New[cargo](1)
+	q := New[cargo](1, nil)
 	q.add(t, liveItem("a"), liveItem("b"))
 	items := q.tryTake(1)
 	q.add(t, &item{ObjectID: object("a"), Revision: 7})
