@@ -73,6 +73,22 @@ func TestF101_ReadThatWasCancelledIsHalved(t *testing.T) {
 	require.Equal(t, throttle.WindowMost, other.dispatcher.reads)
 }
 
+// F118: a read borrows for what it will find, so that many reads that wait for a connection do not use up the memory.
+func TestF118_ReadBorrowsForWhatTheLastOneFound(t *testing.T) {
+	t.Parallel()
+	o, _ := testOwner(t, calls(nil), nil)
+	d := o.dispatcher
+	require.EqualValues(t, readLeast, d.expected(1))
+	require.EqualValues(t, 2*objectBytes*1000, d.expected(1000))
+	large := desired.Row{Spec: make([]byte, desired.SpecMost)}
+	d.learn([]desired.Row{large, {Left: true}})
+	require.EqualValues(t, 2*desired.SpecMost, d.expected(1))
+	require.EqualValues(t, desired.ReadMost, d.expected(1000))
+	d.learn([]desired.Row{{Spec: make([]byte, 100), Ledger: &desired.Entry{Memory: make([]byte, 100)}}, {}})
+	require.EqualValues(t, readLeast, d.expected(8))
+	require.EqualValues(t, 200*1000, d.expected(1000))
+}
+
 // F17: one call to a driver that takes many objects at once has no more than some bytes, beside one object.
 func TestF17_BatchesOfADriverAreBoundedInBytes(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 package apply
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -22,6 +23,9 @@ const (
 	brokenFor = 10 * time.Second
 	// slowRead is how long a read may take for the next one to take more objects. PostgreSQL cancels it after 60 s.
 	slowRead = 10 * time.Second
+	// readLeast is for how many bytes a read borrows at least, and objectBytes how many an object is thought to have before one was read.
+	readLeast   = 64 << 10
+	objectBytes = 2 << 10
 )
 
 // dispatcher reads the objects that the queue gives out and decides what is to be done about each.
@@ -32,6 +36,7 @@ type dispatcher struct {
 	firsts  *firstCalls
 	refused hush       // lines about resources that cannot be read
 	reads   int        // how many objects are read at once
+	bytes   int64      // of each object that was read last, on average; 0: none was
 	looking sync.Mutex // held while objects are read and handed out
 }
 
@@ -75,7 +80,7 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 	if resource == nil { // untrack() has removed it and left its objects: only their ledger rows go
 		return d.settler.settleAll(ctx, items, &record{gone: true})
 	}
-	room := d.queue.Borrow(desired.ReadMost)
+	room := d.queue.Borrow(d.expected(len(items)))
 	if room == 0 {
 		d.putBack(items)
 		return nil
@@ -97,6 +102,7 @@ func (d *dispatcher) dispatchResource(ctx context.Context, id int32, items []*It
 		return d.readFailed(ctx, resource, items, took, err)
 	}
 	defer d.looking.Unlock()
+	d.learn(rows)
 	looks, unopened := d.looks(resource, items, rows, latest.Revision, steering)
 	var calls [2][]look
 	var left []*Item
@@ -171,6 +177,26 @@ func (d *dispatcher) putBack(items []*Item) {
 	for _, it := range slices.Backward(items) {
 		d.queue.PutBack(it)
 	}
+}
+
+// expected is how many bytes a read of so many objects should have room for. It borrows no more than that: it may wait for a connection
+// while other targets are in want of memory. What there is no room for is read next.
+func (d *dispatcher) expected(objects int) int64 {
+	return min(max(2*cmp.Or(d.bytes, objectBytes)*int64(objects), readLeast), desired.ReadMost)
+}
+
+func (d *dispatcher) learn(rows []desired.Row) {
+	sum, n := int64(0), int64(0)
+	for _, row := range rows {
+		if row.Left {
+			continue
+		}
+		n++
+		if sum += int64(len(row.Spec)); row.Ledger != nil {
+			sum += int64(len(row.Ledger.Memory))
+		}
+	}
+	d.bytes = sum / max(n, 1)
 }
 
 // setReads sets how many objects the next read takes, also that of a later owner of the target in this process.
