@@ -143,6 +143,9 @@ func TestF128_ADatabaseWhoseSequencesStayedBehindIsNoticed(t *testing.T) {
 	w.start(servertest.Named("d", servertest.NewPlace()))
 	w.has()
 	require.Empty(t, behind(w.World))
+	require.Equal(t, "true", w.Text(`SELECT bool_and(pg_sequence_last_value(c.oid) > extract(epoch FROM clock_timestamp() - interval '1 hour') * 1000000)::text
+		FROM pg_class c WHERE c.relnamespace = 'reconciler'::regnamespace AND c.relkind = 'S'
+		AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype IN ('a', 'i'))`), "those that no column owns begin at the time of day")
 	w.Settled("a b c d eu", `SELECT string_agg(DISTINCT t.name, ' ') FROM reconciler.sync_runs s JOIN reconciler.targets t ON t.id = s.target_id
 		WHERE s.state = 'complete' AND s.reason IN ('restored', 'first')`)
 	require.Empty(t, w.Text(`SELECT coalesce(string_agg(concat_ws(' ', loop, target, error), '; '), '') FROM reconciler.failing_loops`))

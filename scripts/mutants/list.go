@@ -276,7 +276,8 @@ var mutants = []Mutant{
 	{
 		Name: "restore-unnoticed", Guards: "I12", Removed: "adopt() finds a restored database",
 		Edits: []Edit{{
-			cursorSQL, "AND (state.system_identifier IS NOT NULL OR EXISTS (SELECT FROM reconciler.ticks)", "AND (EXISTS (SELECT FROM reconciler.ticks WHERE false)",
+			cursorSQL, "IS DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid)\n            AND (state",
+			"IS DISTINCT FROM (here.system, here.timeline, here.database, here.table_oid)\n            AND false AND (state",
 		}},
 		Package: serverTests, Run: "^TestRestoredDatabaseIsNoticed$",
 	},
