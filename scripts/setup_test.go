@@ -54,7 +54,7 @@ func TestF188_SetupBringsTheInstalledServerUpToTheNewestMinor(t *testing.T) {
 			calls := filepath.Join(dir, "calls")
 			for program, script := range map[string]string{
 				"id": "echo " + tc.user, "pg_config": "echo " + dir, "initdb": "", "postgres": "echo 'postgres (PostgreSQL) 15.18'",
-				"go": "echo cc", "cc": "", "pgbouncer": "", "ps": "",
+				"go": "echo cc", "cc": "cat >/dev/null", "pgbouncer": "", "ps": "",
 				"dpkg-query": `printf '%s\n' postgresql-15 postgresql-client-15 postgresql-16 postgresql-client-common`,
 				"apt-cache": `shift; for name; do printf '%s:\n  Installed: 15.18-0+deb12u1\n  Candidate: ` + tc.candidate +
 					`\n  Version table:\n' "$name"; done`,
