@@ -210,17 +210,19 @@ $$;
 CREATE FUNCTION reconciler.type_name(type oid) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$ SELECT format_type(type, -1) $$;
 
--- key_text is the SQL that turns one key column into text, or NULL when the type can be no key. Pages order the rows by the
--- type's own operators, an index finds them by these, and comparisons under our search_path see those of pg_catalog only. So
--- the three must be the same: of citext they are not, and its rows were lost. The text must not depend on a session's
--- settings (TimeZone, DateStyle): the trigger runs in the writer's session, the sync in ours. Nor on a collation: columns of
--- two collations cannot be joined to one key. And equal values (1.0 and 1.00) have one text.
+-- key_text is the SQL that turns one key column into text, or NULL when the type can be no key. Pages order the rows by
+-- the type's own operators, an index finds them by these, and comparisons under our search_path see those of pg_catalog
+-- only. So the three must be the same: of citext they are not, and its rows were lost. The text must not depend on a
+-- session's settings (TimeZone, DateStyle): the trigger runs in the writer's session, the sync in ours. Nor on a
+-- collation: columns of two collations cannot be joined to one key. And equal values (1.0 and 1.00) have one text.
 CREATE FUNCTION reconciler.key_text(value text, type regtype) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN (SELECT CASE
-        WHEN b.oid IN ('date'::regtype, 'timestamp'::regtype) THEN format('(to_jsonb((%s)::%s) #>> ''{}'')', value, b.oid::regtype)
-        WHEN b.oid = 'timestamptz'::regtype THEN format('(to_jsonb((%s)::timestamptz AT TIME ZONE ''UTC'') #>> ''{}'')', value)
+        WHEN b.oid IN ('date'::regtype, 'timestamp'::regtype)
+        THEN format('(to_jsonb((%s)::%s) #>> ''{}'')', value, b.oid::regtype)
+        WHEN b.oid = 'timestamptz'::regtype
+        THEN format('(to_jsonb((%s)::timestamptz AT TIME ZONE ''UTC'') #>> ''{}'')', value)
         WHEN b.oid IN ('text'::regtype, 'varchar'::regtype, 'bpchar'::regtype, 'name'::regtype)
         THEN format('((%s)::text COLLATE "C")', value)
         WHEN b.oid = 'numeric'::regtype THEN format('(trim_scale(%s))::text', value)
@@ -233,20 +235,23 @@ BEGIN
 END
 $$;
 
--- target_text turns the name of a target into text. Names are compared as text, so those of a string type of an extension too.
+-- target_text turns the name of a target into text. Names are compared as text, so those of a string type of an
+-- extension too.
 CREATE FUNCTION reconciler.target_text(value text, type regtype) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT reconciler.key_text(value, CASE t.typcategory WHEN 'S' THEN 'text' ELSE type END) FROM pg_type t WHERE t.oid = type
+    SELECT reconciler.key_text(value, CASE t.typcategory WHEN 'S' THEN 'text' ELSE type END)
+    FROM pg_type t WHERE t.oid = type
 $$;
 
--- text_hint says what can stand in for a column whose type can be no key and no link. Of a type of an extension it is its
--- text, of which citext needs one case. Other output functions than immutable ones cannot generate columns.
+-- text_hint says what can stand in for a column whose type can be no key and no link. Of a type of an extension it is
+-- its text, of which citext needs one case. Other output functions than immutable ones cannot generate columns.
 CREATE FUNCTION reconciler.text_hint(relation regclass, column_name text, usable text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
         WHEN b.typnamespace = 'pg_catalog'::regnamespace OR o.provolatile <> 'i' THEN usable
         WHEN c.relkind IN ('r', 'p') THEN format(
-            'Name a column with its text in its place: ALTER TABLE %s ADD COLUMN %I text%s GENERATED ALWAYS AS (%s) STORED;',
+            'Name a column with its text in its place: '
+            'ALTER TABLE %s ADD COLUMN %I text%s GENERATED ALWAYS AS (%s) STORED;',
             relation, column_name || '_text', CASE WHEN a.attnotnull THEN ' NOT NULL' END, x.text)
         ELSE format('Track a view that has %s instead.', x.text) END
     FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_type b ON b.oid = reconciler.base_type(a.atttypid)
@@ -262,8 +267,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WHERE a.attrelid = relation AND a.attname = column_name AND NOT c.collisdeterministic
 $$;
 
--- key_value is the inverse of key_text: the SQL that turns text back into the type. Of a domain into the type below it, whose checks
--- a row may be older than.
+-- key_value is the inverse of key_text: the SQL that turns text back into the type. Of a domain into the type below it,
+-- whose checks a row may be older than.
 CREATE FUNCTION reconciler.key_value(value text, type regtype) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -275,12 +280,13 @@ BEGIN
 END
 $$;
 
--- plain_column is the SQL for a column, in the type below its domain: no operator compares a domain over an enum. A column
--- that is gone fails where the code runs.
+-- plain_column is the SQL for a column, in the type below its domain: no operator compares a domain over an enum. A
+-- column that is gone fails where the code runs.
 CREATE FUNCTION reconciler.plain_column(row_name text, relation regclass, column_name text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT format('%I.%I', row_name, column_name) || coalesce((
-        SELECT '::' || reconciler.type_name(reconciler.base_type(t.oid)) FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+        SELECT '::' || reconciler.type_name(reconciler.base_type(t.oid))
+        FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = relation AND a.attname = column_name AND NOT a.attisdropped AND t.typtype = 'd'), '')
 $$;
 
@@ -323,22 +329,27 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT CASE
         WHEN b.oid IN ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) THEN 'int8'::regtype
         WHEN b.oid IN ('text'::regtype, 'varchar'::regtype, 'name'::regtype) THEN 'text'::regtype
-        WHEN b.oid <> 'timestamptz'::regtype AND reconciler.key_text('x', b.oid::regtype) IS NOT NULL THEN b.oid::regtype
+        WHEN b.oid <> 'timestamptz'::regtype AND reconciler.key_text('x', b.oid::regtype) IS NOT NULL
+        THEN b.oid::regtype
     END
     FROM (SELECT reconciler.base_type(type)) AS b(oid)
 $$;
 
--- link_value is the SQL for such a value in an image. Padding is no part of it. Of a column that is gone too: it fails when
--- it is evaluated, where that is provided for.
+-- link_value is the SQL for such a value in an image. Padding is no part of it. Of a column that is gone too: it fails
+-- when it is evaluated, where that is provided for.
 CREATE FUNCTION reconciler.link_value(row_name text, relation regclass, column_name text) RETURNS text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT format(CASE WHEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = relation AND a.attname = column_name AND NOT a.attisdropped
-        AND reconciler.link_type(a.atttypid) = 'bpchar'::regtype) THEN '(%I.%I)::text' ELSE '%I.%I' END, row_name, column_name)
+    SELECT format(CASE WHEN EXISTS (
+            SELECT FROM pg_attribute a
+            WHERE a.attrelid = relation AND a.attname = column_name AND NOT a.attisdropped
+              AND reconciler.link_type(a.atttypid) = 'bpchar'::regtype)
+        THEN '(%I.%I)::text' ELSE '%I.%I' END, row_name, column_name)
 $$;
 
 CREATE FUNCTION reconciler.link_types(relation regclass, columns text[]) RETURNS regtype[]
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(array_agg(reconciler.link_type(a.atttypid) ORDER BY c.n), '{}') FROM unnest(columns) WITH ORDINALITY AS c(name, n)
+    SELECT coalesce(array_agg(reconciler.link_type(a.atttypid) ORDER BY c.n), '{}')
+    FROM unnest(columns) WITH ORDINALITY AS c(name, n)
     JOIN pg_attribute a ON a.attrelid = relation AND a.attname = c.name
 $$;
 -- +goose StatementEnd
