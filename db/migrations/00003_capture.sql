@@ -115,7 +115,8 @@ COMMENT ON FUNCTION reconciler.capture_template IS 'Version of the generated cap
 COMMENT ON FUNCTION reconciler.function_code IS 'Internal: code of a trigger function around a body.';
 
 -- +goose StatementBegin
--- renumbered says whether columns cannot be known by their numbers: a loaded dump numbers them anew where some had been dropped.
+-- renumbered says whether columns cannot be known by their numbers: a loaded dump numbers them anew where some had been
+-- dropped.
 CREATE FUNCTION reconciler.renumbered(relation regclass, known text[]) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT (SELECT c.relnatts FROM pg_class c WHERE c.oid = relation) < cardinality(known)
@@ -130,9 +131,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHERE a.attrelid = relation AND a.attname = name AND a.attnum > 0 AND known[a.attnum] IS DISTINCT FROM name)
 $$;
 
--- renamed_columns returns the columns that the desired view reads and that had another name when the definition was bound. The
--- view follows them. The definition does not, and may now name other columns. Without their numbers, only a name that was not
--- known is another one.
+-- renamed_columns returns the columns that the desired view reads and that had another name when the definition was bound.
+-- The view follows them. The definition does not, and may now name other columns. Without their numbers, only a name that
+-- was not known is another one.
 CREATE FUNCTION reconciler.renamed_columns(r reconciler.resources) RETURNS TABLE (old_name text, new_name text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     WITH read AS (
@@ -146,7 +147,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT v.known, v.name FROM read v, n WHERE NOT n.renumbered AND v.known IS DISTINCT FROM v.name
     UNION ALL
     SELECT k, v.name FROM read v, n, unnest(r.known_columns) AS k
-    WHERE n.renumbered AND v.name <> ALL (array_remove(r.known_columns, NULL)) AND k <> ALL (reconciler.columns_of(r.relation))
+    WHERE n.renumbered AND v.name <> ALL (array_remove(r.known_columns, NULL))
+      AND k <> ALL (reconciler.columns_of(r.relation))
 $$;
 
 -- wanted_version is what capture_version of a resource should be. Negative: the code is made for a definition that does not know

@@ -330,7 +330,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     renamed AS (
         SELECT b.name, format('column %I of %s, which depends_on names, is gone or was renamed; its changes are still found, by a sync after each write', k, b.relation) AS problem
         FROM base b, unnest(b.base) AS k
-        WHERE b.there AND (k <> ALL (reconciler.columns_of(b.relation)) OR reconciler.is_another(b.relation, b.known_columns, k))
+        WHERE b.there AND (k <> ALL (reconciler.columns_of(b.relation))
+            OR reconciler.is_another(b.relation, b.known_columns, k))
         UNION ALL
         SELECT r.name, format('key column %I of %s is gone or was renamed', k, r.relation)
         FROM r, unnest(r.key_columns) AS k WHERE k <> ALL (r.columns)
