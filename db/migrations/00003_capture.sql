@@ -381,6 +381,21 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
               FROM unnest(watched) WITH ORDINALITY AS w(c, n)) END
 $$;
 
+-- partitions returns a table and all of its partitions. pg_partition_tree() would lock each of them until the end of the transaction: it
+-- waits for DDL of users, and deadlocks with it.
+CREATE FUNCTION reconciler.partitions(relation regclass) RETURNS SETOF oid
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    WITH RECURSIVE tree AS (
+        SELECT partitions.relation::oid AS id
+        UNION ALL
+        SELECT i.inhrelid
+        FROM tree t
+        JOIN pg_class c ON c.oid = t.id AND c.relkind = 'p'
+        JOIN pg_inherits i ON i.inhparent = t.id AND NOT i.inhdetachpending
+    )
+    SELECT t.id FROM tree t
+$$;
+
 -- places lists the triggers that a resource should have: where, by which name, in which state. Row triggers are cloned to
 -- partitions; TRUNCATE triggers are not, and TRUNCATE may name a partition (but triggers on foreign ones it may not have).
 CREATE FUNCTION reconciler.places(resource_id integer) RETURNS TABLE (root regclass, relation regclass, function_name text, suffix text, trigger_name text, state "char", found "char", oid oid)
@@ -392,7 +407,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     )
     SELECT f.relation, p.oid::regclass, f.fn, s.suffix, format('reconciler_%s%s', f.fn, s.suffix), CASE WHEN f.always THEN 'A' ELSE 'O' END::"char", g.tgenabled, g.oid
     FROM roots f
-    CROSS JOIN LATERAL (SELECT f.relation::oid UNION SELECT t.relid::oid FROM pg_partition_tree(f.relation) AS t) AS t(oid)
+    CROSS JOIN LATERAL reconciler.partitions(f.relation) AS t(oid)
     JOIN pg_class p ON p.oid = t.oid
     CROSS JOIN (VALUES (''), ('_update'), ('_truncate')) AS s(suffix)
     LEFT JOIN pg_trigger g ON g.tgrelid = p.oid AND g.tgname = format('reconciler_%s%s', f.fn, s.suffix)
@@ -437,6 +452,7 @@ COMMENT ON FUNCTION reconciler.assign_code IS 'Internal: code that evaluates an 
 COMMENT ON FUNCTION reconciler.needs_settings IS 'Internal: whether a capture function must pin settings.';
 COMMENT ON FUNCTION reconciler.without_harmless_casts IS 'Internal: expressions without casts that no setting changes.';
 COMMENT ON FUNCTION reconciler.bounds_code IS 'Internal: code that keeps what is too long from the outbox.';
+COMMENT ON FUNCTION reconciler.partitions IS 'Internal: a table and its partitions, without a lock.';
 COMMENT ON FUNCTION reconciler.row_function_code IS 'Internal: code of a capture function.';
 COMMENT ON FUNCTION reconciler.truncate_function_code IS 'Internal: code of a capture function for TRUNCATE.';
 COMMENT ON FUNCTION reconciler.dependency_function_code IS 'Internal: code of a capture function of a base table.';
@@ -613,9 +629,9 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         FROM source s JOIN pg_class c ON s.class = 'pg_class'::regclass AND c.oid = s.id AND c.relkind IN ('r', 'p', 'm', 'f')
         JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
         UNION ALL
-        SELECT s.class, s.id, format('partition %s', t.relid::oid)
+        SELECT s.class, s.id, format('partition %s', t.id)
         FROM source s JOIN pg_class c ON s.class = 'pg_class'::regclass AND c.oid = s.id AND c.relkind = 'p'
-        CROSS JOIN LATERAL pg_partition_tree(c.oid) AS t
+        CROSS JOIN LATERAL reconciler.partitions(c.oid) AS t(id)
         UNION ALL
         SELECT s.class, s.id, format('view %s', w.xmin)
         FROM source s JOIN pg_rewrite w ON s.class = 'pg_class'::regclass AND w.ev_class = s.id
@@ -818,4 +834,4 @@ DROP FUNCTION reconciler.refresh_dependencies, reconciler.copy_view_grants, reco
     reconciler.check_owner, reconciler.hand_over,
     reconciler.lock_failed, reconciler.bound_lock_timeout, reconciler.create_desired_view, reconciler.desired_view_code, reconciler.create_triggers,
     reconciler.places, reconciler.changed_condition, reconciler.dependency_function_code, reconciler.truncate_function_code,
-    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.assign_code, reconciler.place_expression, reconciler.everywhere_expression, reconciler.wanted_version, reconciler.renamed_columns, reconciler.is_another, reconciler.renumbered, reconciler.store_sources, reconciler.source_fingerprints, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;
+    reconciler.row_function_code, reconciler.bounds_code, reconciler.without_harmless_casts, reconciler.needs_settings, reconciler.assign_code, reconciler.place_expression, reconciler.everywhere_expression, reconciler.wanted_version, reconciler.renamed_columns, reconciler.is_another, reconciler.renumbered, reconciler.store_sources, reconciler.source_fingerprints, reconciler.partitions, reconciler.function_code, reconciler.pinned_settings, reconciler.rights_code, reconciler.capture_template, reconciler.lock_definitions, reconciler.defining, reconciler.sleep_lock, reconciler.end_code, reconciler.wake_code;

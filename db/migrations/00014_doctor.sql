@@ -32,7 +32,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         SELECT r.name, reconciler.index_advice(r.id) AS statement FROM reconciler.resources r
         WHERE r.removed_at IS NULL
           -- Reading a megabyte for each page hurts nobody.
-          AND coalesce((SELECT sum(pg_relation_size(p.relid)) FROM pg_partition_tree(r.relation) AS p), pg_relation_size(r.relation)) > 1 << 20
+          AND (SELECT sum(pg_relation_size(p)) FROM reconciler.partitions(r.relation) AS p) > 1 << 20
     )
     SELECT 'index', false, format('a sync of resource %s has no index to walk and scans the table for each page', a.name), a.statement FROM advice a WHERE a.statement IS NOT NULL
     UNION ALL
@@ -114,8 +114,8 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     )
     SELECT 'outbox', false, l.finding, format('SELECT * FROM reconciler.status WHERE target = %L;', l.name) FROM late l
     UNION ALL
-    SELECT 'outbox', true, format('the outbox takes %s; no target is far behind', pg_size_pretty(sum(pg_total_relation_size(p.relid)))), NULL
-    FROM pg_partition_tree('reconciler.outbox') AS p HAVING NOT EXISTS (SELECT FROM late)
+    SELECT 'outbox', true, format('the outbox takes %s; no target is far behind', pg_size_pretty(sum(pg_total_relation_size(p)))), NULL
+    FROM reconciler.partitions('reconciler.outbox') AS p HAVING NOT EXISTS (SELECT FROM late)
 $$;
 
 CREATE FUNCTION reconciler.doctor_processes() RETURNS TABLE (check_name text, ok boolean, finding text, remedy text)

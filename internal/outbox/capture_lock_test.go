@@ -82,3 +82,32 @@ func TestTrackBoundsItsWaitForLocks(t *testing.T) {
 		require.Equal(t, "1min", limit, statement)
 	}
 }
+
+// I8: the leader looks at what it captures every few seconds. A lock on a partition until the end of that look would deadlock with DDL,
+// and it may be the user's transaction that PostgreSQL cancels.
+func TestF188_LooksAtTheCatalogueLockNoTable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, `CREATE TABLE apps (id int PRIMARY KEY, region text) PARTITION BY RANGE (id); CREATE TABLE bases (id int PRIMARY KEY, name text)`,
+		`CREATE TABLE apps_1 PARTITION OF apps FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id); CREATE TABLE apps_1_1 PARTITION OF apps_1 FOR VALUES FROM (0) TO (5)`,
+		`CREATE VIEW v AS SELECT id, name FROM bases; SELECT reconciler.track('app', 'apps', '{id}', 'region'), reconciler.track('v', 'v', '{id}', 'name', depends_on => '{"bases": {"id": "id"}}')`)
+	looks := []string{
+		`SELECT (SELECT count(*) FROM reconciler.capture_problems())::text`,
+		`SELECT (SELECT count(*) FROM reconciler.resources r CROSS JOIN LATERAL jsonb_each(reconciler.source_fingerprints(r.id)))::text`,
+		`SELECT (SELECT count(*) FROM reconciler.resources r CROSS JOIN LATERAL reconciler.places(r.id))::text`,
+	}
+	before := []string{}
+	for _, look := range looks {
+		before = append(before, w.lines(t, look)...)
+	}
+	holder := w.Conn(t)
+	_, err := holder.Exec(t.Context(), `BEGIN; LOCK TABLE apps, apps_1, apps_1_1, bases, v IN ACCESS EXCLUSIVE MODE`)
+	require.NoError(t, err)
+	looker := w.Conn(t)
+	_, err = looker.Exec(t.Context(), `SET lock_timeout = '1s'`)
+	require.NoError(t, err)
+	for n, look := range looks {
+		var found string
+		require.NoError(t, looker.QueryRow(t.Context(), look).Scan(&found), look)
+		require.Equal(t, before[n], found)
+	}
+}
