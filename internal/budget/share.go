@@ -5,21 +5,18 @@ import (
 	"sync"
 )
 
-const (
-	// shareFactor is how many times the bytes that are free a share may hold. One share alone may hold three quarters of all.
-	// Many that all want more hold about as much each, and leave a third of that free for one that comes new.
-	shareFactor = 3
-	// shareLeast is from how many bytes on it is worth while to lend more to a share that holds some.
-	shareLeast = 64 << 10
-)
+// shareLeast is from how many bytes on it is worth while to lend more to a share that holds some.
+const shareLeast = 64 << 10
 
-// Shares lends bytes to many that may hold them for long, so that none of them keeps the others from theirs: the more is lent, the
-// less each may hold. It never makes anyone wait: who gets nothing is woken when there may be some.
+// Shares lends bytes to many that may hold them for long, so that none of them keeps the others from theirs. Those that hold some may
+// hold three quarters of all in equal parts; a quarter is for those that come new. It never blocks: a share that was refused is woken when
+// it would get some.
 type Shares struct {
 	size int64
 
 	mu      sync.Mutex // guards what follows, and what of a Share is not constant
 	used    int64
+	holders int64 // shares that hold some
 	waiting []*Share
 }
 
@@ -75,21 +72,32 @@ func (s *Share) borrow(most int64) int64 {
 		return room
 	}
 	room = min(room, most)
-	s.held += room
-	s.of.used += room
+	s.holdLocked(room)
 	return room
 }
 
 func (s *Share) roomLocked() int64 {
-	free := s.of.size - s.of.used
-	room := (shareFactor*free - s.held) / (shareFactor + 1) // then held is shareFactor times what is free, at most
-	switch {
-	case s.held == 0:
-		return max(room, 1)
-	case room < shareLeast:
+	if s.held == 0 {
+		return max(min(s.of.size/4*3/(s.of.holders+1), s.of.size-s.of.used), 1)
+	}
+	room := min(s.of.size/4*3/s.of.holders-s.held, s.of.size-s.of.used)
+	if room < shareLeast {
 		return 0
-	default:
-		return room
+	}
+	return room
+}
+
+func (s *Share) holdLocked(bytes int64) {
+	held := s.held > 0
+	s.held += bytes
+	s.of.used += bytes
+	if (s.held > 0) == held {
+		return
+	}
+	if held {
+		s.of.holders--
+	} else {
+		s.of.holders++
 	}
 }
 
@@ -115,8 +123,7 @@ func (s *Share) Close() {
 }
 
 func (s *Share) addLocked(bytes int64) {
-	s.held += bytes
-	s.of.used += bytes
+	s.holdLocked(bytes)
 	if bytes > 0 || len(s.of.waiting) == 0 {
 		return
 	}
