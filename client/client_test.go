@@ -280,7 +280,7 @@ func TestSilentConnectionIsGivenUp(t *testing.T) {
 		lines(`{"type":"closed","reason":"released"}`),
 	)
 	var reasons []string
-	err := c.WatchPatiently(t.Context(), "eu", 100*time.Millisecond, func(f client.Frame) bool {
+	err := c.WatchPatiently(t.Context(), "eu", time.Second, func(f client.Frame) bool {
 		reasons = append(reasons, f.Reason)
 		return true
 	})

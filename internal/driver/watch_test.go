@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,14 +52,19 @@ func TestF175_PausesBetweenWatchesGrowUntilOneWorks(t *testing.T) {
 }
 
 // parts is a watch that runs, and may leave out a part.
-type parts struct{ missing error }
+type parts struct{ missing atomic.Pointer[error] }
 
 func (*parts) Watch(ctx context.Context, _ func(resource, key string)) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-func (p *parts) Unwatched() error { return p.missing }
+func (p *parts) Unwatched() error {
+	if err := p.missing.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 func TestF174_WatchWithoutAPartOfItsTargetIsNoted(t *testing.T) {
 	t.Parallel()
@@ -73,10 +79,11 @@ func TestF174_WatchWithoutAPartOfItsTargetIsNoted(t *testing.T) {
 		began := time.Now()
 		require.NoError(t, <-notes)
 		require.Equal(t, pace.Of(10*time.Second), time.Since(began))
-		w.missing = errors.New("no Deployments")
-		require.Equal(t, w.missing, <-notes)
-		require.Equal(t, w.missing, <-notes)
-		w.missing = nil
+		missing := errors.New("no Deployments")
+		w.missing.Store(&missing)
+		require.Equal(t, missing, <-notes)
+		require.Equal(t, missing, <-notes)
+		w.missing.Store(nil)
 		require.NoError(t, <-notes)
 		cancel()
 		<-done
