@@ -272,9 +272,9 @@ BEGIN
         ORDER BY c.relname
     LOOP
         sequence := owned.sequence;
-        EXECUTE format('SELECT max(%1$I) FROM %2$s WHERE %1$I > $1', owned.name, owned.relation)
-        INTO highest USING coalesce(pg_sequence_last_value(sequence), 0);
-        IF highest IS NOT NULL THEN
+        EXECUTE format('SELECT max(%I) FROM %s', owned.name, owned.relation) INTO highest;
+        -- After the rows: a transaction that commits in between has taken its value before.
+        IF highest > coalesce(pg_sequence_last_value(sequence), 0) THEN
             RETURN NEXT;
         END IF;
     END LOOP;

@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -97,4 +98,30 @@ func TestF128_SequencesAreRaisedOnce(t *testing.T) {
 	w.Exec(t, `INSERT INTO apps (id, region) VALUES (3, 'eu')`)
 	require.NoError(t, first.Commit(t.Context()))
 	require.Equal(t, []string{"1021", "1022"}, w.lines(t, `SELECT id::text FROM reconciler.applies WHERE automatic ORDER BY id`))
+}
+
+// A sequence is not behind because its next value is taken and committed while it is looked at.
+func TestF128_ASequenceInUseIsNotBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	begins := w.Conn(t)
+	go func() {
+		for ctx.Err() == nil {
+			if _, err := begins.Exec(t.Context(), `SELECT reconciler.begin_apply('x')`); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	looks := w.Conn(t)
+	for range 500 {
+		var behind int
+		require.NoError(t, looks.QueryRow(t.Context(), `SELECT count(*) FROM reconciler.sequences_behind()`).Scan(&behind))
+		require.Zero(t, behind)
+	}
+	stop()
+	require.NoError(t, <-done)
 }

@@ -59,7 +59,7 @@ func (w *world) lookForDelay() {
 	if took[len(took)/2] > delayMost && timed() {
 		w.violate("wake-up", "at rest a change (from a crowd: %v) is called for after %v", w.plan.Honest, took)
 	}
-	if code, said := w.wait(patience); code != 0 {
+	if code, said := w.waitAtRest(); code != 0 {
 		w.violate("I1 rest", "it does not come to rest again: %s", clip(said))
 	}
 }

@@ -20,7 +20,7 @@ func (w *world) judge() {
 		for _, t := range w.plan.Targets {
 			w.order(`SELECT reconciler.resync($1)`, t.Name)
 		}
-		if code, said := w.wait(patience); code != 0 {
+		if code, said := w.waitAtRest(); code != 0 {
 			w.violate("I1 rest", "it does not come to rest: %s", clip(said))
 		}
 		found = w.compare()

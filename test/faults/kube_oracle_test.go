@@ -121,7 +121,7 @@ func (w *world) judgeClusters() (found []violation) {
 		if c.plan.Name == w.drained || !w.order(`SELECT reconciler.resync($1)`, c.plan.Name) {
 			continue
 		}
-		if code, said := w.wait(patience); code != 0 {
+		if code, said := w.waitAtRest(); code != 0 {
 			found = append(found, violation{What: "I1 rest", Text: "it does not come to rest after a sync: " + clip(said)})
 		}
 		c.one.Lock()

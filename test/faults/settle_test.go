@@ -92,9 +92,7 @@ func clip(text string) string {
 func (w *world) mend(approve bool) {
 	for _, t := range w.plan.Targets {
 		w.order(`SELECT reconciler.retry($1)`, t.Name)
-		if t.Remote && w.text(`SELECT sum(held) FROM reconciler.agents WHERE target = $1`, t.Name) != "0" {
-			w.order(`SELECT reconciler.approve($1)`, t.Name)
-		}
+		w.approveRemote(t)
 		if approve && t.MaxDeletes >= 0 {
 			w.mu.Lock()
 			if w.approved.IsZero() {
@@ -102,6 +100,27 @@ func (w *world) mend(approve bool) {
 			}
 			w.mu.Unlock()
 			w.order(`SELECT reconciler.approve($1)`, t.Name)
+		}
+	}
+}
+
+// approveRemote approves what the guard of a target's agent holds.
+func (w *world) approveRemote(t targetPlan) {
+	if t.Remote && w.text(`SELECT sum(held) FROM reconciler.agents WHERE target = $1`, t.Name) != "0" {
+		w.order(`SELECT reconciler.approve($1)`, t.Name)
+	}
+}
+
+// waitAtRest is wait once nothing happens any more but what the test does. What agents hold is approved: their guards count the parts that
+// a change of a spec removes.
+func (w *world) waitAtRest() (code int, said string) {
+	for begun := time.Now(); ; {
+		code, said = w.wait(30 * time.Second)
+		if code == 0 || time.Since(begun) > patience {
+			return code, said
+		}
+		for _, t := range w.plan.Targets {
+			w.approveRemote(t)
 		}
 	}
 }
