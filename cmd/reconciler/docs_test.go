@@ -126,6 +126,7 @@ func (w *world) console(t *testing.T, body string) string {
 		if !ok {
 			continue
 		}
+		w.db.Exec(t, "UPDATE reconciler.heartbeats SET at = clock_timestamp()") // of the process that the database shows as running
 		fmt.Fprintf(&out, "$ %s\n%s", command, w.shell(t, command))
 	}
 	return out.String()
