@@ -252,7 +252,7 @@ func (a *app) applyWaitCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use: "wait APPLY", Short: "Wait until an apply has ended", Args: a.args(1, 1),
-		Long: "Returns 0 as soon as the apply is completed; 1 when it failed, was cancelled or superseded, or only a person can make it go on; 4 at the timeout.",
+		Long: "Returns 0 when the apply is completed, 1 when it has failed, was cancelled or superseded, or waits for you, and 4 at the timeout.",
 	}
 	a.problems.Duration(cmd.Flags(), &timeout, "timeout", waitTimeoutDefault, "how long to wait; 0 only looks")
 	cmd.RunE = a.onApply(cli.Viewer, func(ctx context.Context, s *cli.Session, id int64) error {

@@ -298,9 +298,9 @@ BEGIN
 END
 $$;
 
--- renew_sequences has the sequences that no column owns begin anew, at the time of day: others know what they have
--- given out (versions of a stream), or it orders rows (the outbox), and this database may not have all of it. Writers
--- go on meanwhile: the step keeps what they get in order where the clock was put back.
+-- renew_sequences sets the sequences that no column owns to the time of day. Clients know the versions of a stream, and
+-- outbox rows are ordered by them, and this database may lack some of both. Writers do not wait, so values must grow even
+-- if the clock was put back: the step sees to that.
 CREATE FUNCTION reconciler.renew_sequences() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

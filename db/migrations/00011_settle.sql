@@ -156,8 +156,8 @@ $$;
 
 -- captured_protect returns whether the row protected the object when it was last captured. NULL: the outbox does not have that,
 -- or the ledger's row comes from a later look at the row. A read that finds no row for the object calls it in the same snapshot,
--- so the answer belongs to the last row there was. An answer that came with the change, through the feed, could be older: of the
--- change before, where the row has come back and gone again meanwhile.
+-- so the answer belongs to the last row there was. The feed could carry an older answer: the row may have come back and gone
+-- again since that change.
 CREATE FUNCTION reconciler.captured_protect(target_id integer, resource_id integer, key text) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET jit = off AS $$

@@ -221,10 +221,10 @@ BEGIN
             USING ERRCODE = 'object_in_use',
                 HINT = 'Try again in another transaction, or after a reconciler process has started.';
     ELSIF NOT own.automatic THEN
-        RETURN own.id; -- of this transaction: nobody else has its id
+        RETURN own.id; -- begun by this transaction
     END IF;
     PERFORM reconciler.check_apply(begin_apply.title, begin_apply.on_failure, begin_apply.strategy, begin_apply.waves, begin_apply.soak, begin_apply.attempts, begin_apply.labels);
-    IF own.id IS NOT NULL THEN -- What a person asks for comes before what set_applies() says.
+    IF own.id IS NOT NULL THEN -- begin_apply() takes precedence over set_applies()
         UPDATE reconciler.applies a
         SET title = begin_apply.title, on_failure = begin_apply.on_failure, strategy = begin_apply.strategy,
             waves = begin_apply.waves, soak = begin_apply.soak, attempts = begin_apply.attempts,
@@ -639,8 +639,8 @@ BEGIN
 END
 $$;
 
--- tell_state tells of a new state: whoever listens, and of an end whoever reads the outbox or tracks apply_events. An
--- apply that has ended and becomes superseded does not end once more. What leaves the process is on disk before.
+-- tell_state notifies listeners of a new state, and writes an event at the end of an apply, for the outbox and hooks. An
+-- apply that has ended and becomes superseded writes no second one. The transaction is flushed before anything leaves.
 CREATE FUNCTION reconciler.tell_state(a reconciler.applies, event bigint, state text, message text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -1059,8 +1059,8 @@ $$;
 -- is still pending counts, so that a call that was made again after a crash is charged once. specs are hashes of what was
 -- looked at, empty for a delete. An object that has failed and is applied with another spec than it failed with is
 -- superseded: its row was changed since. It returns how many are completed and how many have failed by that. Lookups by
--- key, whatever the planner thinks of young tables. It does not wait long for an apply: a person may hold it in an open
--- transaction, and what waits here holds the target.
+-- key, because young tables have no statistics. The lock timeout is short: an open transaction may lock the apply, and
+-- the target waits for this function.
 CREATE FUNCTION reconciler.settle_tasks(target_id integer, owner uuid, term bigint, operation_ids bigint[],
     resource_ids integer[], keys text[], verdicts text[], errors text[], specs bytea[]) RETURNS bigint[]
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms' SET enable_seqscan = off
