@@ -125,7 +125,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     UNION ALL
     SELECT 'clock', latest <= clock_timestamp() + interval '1 minute',
         CASE WHEN latest <= clock_timestamp() + interval '1 minute' THEN 'nothing is dated in the future' ELSE format('the database wrote down times up to %s: its clock went back since', date_trunc('second', latest)) END,
-        CASE WHEN latest > clock_timestamp() + interval '1 minute' THEN 'Set the clock of the database server if it is wrong now. If it was ahead for a while, retries that were planned meanwhile wait until those times: retry() brings them forward.' END
+        CASE WHEN latest > clock_timestamp() + interval '1 minute' THEN 'Set the clock of the database server if it is wrong now. If it was ahead for a while, retries that were planned meanwhile may wait for an hour longer, or for backoff.max: retry() brings them forward.' END
     FROM (SELECT greatest((SELECT max(b.at) FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b), (SELECT k.at FROM reconciler.ticks k ORDER BY k.revision DESC LIMIT 1), '-infinity')) AS c(latest)
     UNION ALL
     SELECT 'connections', most - used >= 10, format('%s of %s connections are in use', used, most), CASE WHEN most - used < 10 THEN 'Raise max_connections, or put a pooler before database_url.' END

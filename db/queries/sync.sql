@@ -32,9 +32,11 @@ DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded
 -- name: SyncNext :one
 -- Starts the oldest run that was asked for, full ones first. Only the target's owner does: one that was cancelled or cut
 -- off in the middle of it may be late, and the next owner, who has looked for abandoned runs already, would wait for ever.
+-- A request that waits for longer than the pause was made before the server's clock was put back, and waits no longer.
 WITH next AS (
     SELECT r.id, t.draining FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
-    WHERE r.target_id = sqlc.arg(target_id)::int AND r.state = 'requested' AND (r.not_before IS NULL OR r.not_before <= clock_timestamp()) AND t.owner = sqlc.arg(owner)::uuid AND t.term = sqlc.arg(term)::bigint
+    WHERE r.target_id = sqlc.arg(target_id)::int AND r.state = 'requested' AND t.owner = sqlc.arg(owner)::uuid AND t.term = sqlc.arg(term)::bigint
+      AND (r.not_before BETWEEN clock_timestamp() AND clock_timestamp() + sqlc.arg(pause)::interval) IS NOT TRUE
     ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
 )
 UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = sqlc.arg(term)::bigint, error = NULL,
@@ -94,8 +96,9 @@ DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded
 
 -- name: SyncPause :one
 -- Seconds until the first request whose pause has to pass; a negative number when there is none.
-SELECT coalesce(min(greatest(extract(epoch FROM not_before - clock_timestamp()), 0)), -1)::float8 AS seconds
-FROM reconciler.sync_runs WHERE target_id = $1 AND state = 'requested' AND not_before IS NOT NULL;
+SELECT coalesce(min(CASE WHEN s.left_ > sqlc.arg(pause)::interval THEN 0 ELSE greatest(extract(epoch FROM s.left_), 0) END), -1)::float8 AS seconds
+FROM (SELECT not_before - clock_timestamp() AS left_ FROM reconciler.sync_runs
+      WHERE target_id = sqlc.arg(target_id)::int AND state = 'requested' AND not_before IS NOT NULL) AS s;
 
 -- name: SyncPrune :execrows
 -- Keeps the last hundred runs of each target.

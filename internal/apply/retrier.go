@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pgreconciler/reconciler/internal/driver"
 	"github.com/pgreconciler/reconciler/internal/loop"
 	"github.com/pgreconciler/reconciler/internal/store"
 )
@@ -119,7 +120,7 @@ func (d *retrier) enqueueDue(ctx context.Context, seen *horizon) (time.Duration,
 		most = 1
 	}
 	now := time.Now()
-	rows, err := d.queries.LedgerDue(ctx, store.LedgerDueParams{TargetID: d.cfg.Grant.ID, MaxRows: most, Back: seen.back(now)})
+	rows, err := d.queries.LedgerDue(ctx, store.LedgerDueParams{TargetID: d.cfg.Grant.ID, MaxRows: most, Back: seen.back(now), Longest: d.cfg.Backoff.Longest(driver.RetryAfterMax)})
 	if err != nil {
 		return 0, fmt.Errorf("read due objects of target %s: %w", d.cfg.Name, err)
 	}
@@ -136,7 +137,7 @@ func (d *retrier) enqueueDue(ctx context.Context, seen *horizon) (time.Duration,
 			uncounted = append(uncounted, it)
 		}
 	}
-	full := len(due) == dueRows
+	full := len(due) >= dueRows
 	if err := d.countAndPush(ctx, due, uncounted, full); err != nil {
 		return 0, err
 	}

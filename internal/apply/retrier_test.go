@@ -2,6 +2,7 @@ package apply_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -22,7 +23,7 @@ func TestDueObjectsAreFoundWithTheNextOne(t *testing.T) {
 	var target int32
 	require.NoError(t, tx.QueryRow(t.Context(), "SELECT id FROM reconciler.targets WHERE name = 'eu'").Scan(&target))
 	look := func(most int32, back *float64) (keys []string, seconds []float64) {
-		rows, err := store.New(tx).LedgerDue(t.Context(), store.LedgerDueParams{TargetID: target, MaxRows: most, Back: back})
+		rows, err := store.New(tx).LedgerDue(t.Context(), store.LedgerDueParams{TargetID: target, MaxRows: most, Back: back, Longest: 4000 * time.Hour})
 		require.NoError(t, err)
 		for _, row := range rows {
 			keys, seconds = append(keys, row.Key), append(seconds, row.Seconds)

@@ -73,10 +73,13 @@ func Done() Outcome { return Outcome{} }
 // Backoff asks for another try after an exponentially growing pause.
 func Backoff(err error) Outcome { return failed(VerdictBackoff, err) }
 
-// RetryAfter asks for another try after a pause that the target named.
+// RetryAfterMax is the longest pause that a target may ask for: a mistake there must not stop an object for days.
+const RetryAfterMax = time.Hour
+
+// RetryAfter asks for another try after a pause that the target named, at most RetryAfterMax.
 func RetryAfter(after time.Duration, err error) Outcome {
 	o := failed(VerdictRetryAfter, err)
-	o.After = max(after, 0)
+	o.After = min(max(after, 0), RetryAfterMax)
 	return o
 }
 

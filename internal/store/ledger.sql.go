@@ -83,8 +83,13 @@ WHERE target_id = $1::int AND next_attempt_at <= statement_timestamp()
     AND next_attempt_at >= coalesce(statement_timestamp() - make_interval(secs => $2::float8), '-infinity')
 ORDER BY next_attempt_at LIMIT $3::int)
 UNION ALL
+(SELECT resource_id, key, 0, (state = 'pending' AND present AND NOT approved)::boolean
+FROM reconciler.ledger
+WHERE target_id = $1::int AND next_attempt_at > statement_timestamp() + $4::interval
+ORDER BY next_attempt_at LIMIT $3::int)
+UNION ALL
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8, false FROM reconciler.ledger
-WHERE target_id = $1::int AND next_attempt_at > statement_timestamp()
+WHERE target_id = $1::int AND next_attempt_at > statement_timestamp() AND next_attempt_at <= statement_timestamp() + $4::interval
 ORDER BY next_attempt_at LIMIT 1)
 `
 
@@ -92,6 +97,7 @@ type LedgerDueParams struct {
 	TargetID int32
 	Back     *float64
 	MaxRows  int32
+	Longest  time.Duration
 }
 
 type LedgerDueRow struct {
@@ -104,9 +110,15 @@ type LedgerDueRow struct {
 // What is due, oldest first, and the object that is due next, which alone has seconds until then; the others have seconds since.
 // All are of one moment: nothing becomes due between two looks and waits for the one after. What has been due for longer than so
 // many seconds is not looked at: there lie the entries of all attempts since somebody's transaction began, to be walked one by one.
+// An attempt that is further away than the longest pause was planned before the server's clock was put back, and is due.
 // uncounted: if it is a delete, the guard has not counted it.
 func (q *Queries) LedgerDue(ctx context.Context, arg LedgerDueParams) ([]LedgerDueRow, error) {
-	rows, err := q.db.Query(ctx, ledgerDue, arg.TargetID, arg.Back, arg.MaxRows)
+	rows, err := q.db.Query(ctx, ledgerDue,
+		arg.TargetID,
+		arg.Back,
+		arg.MaxRows,
+		arg.Longest,
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -383,7 +383,8 @@ func (q *Queries) SyncList(ctx context.Context, arg SyncListParams) error {
 const syncNext = `-- name: SyncNext :one
 WITH next AS (
     SELECT r.id, t.draining FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
-    WHERE r.target_id = $3::int AND r.state = 'requested' AND (r.not_before IS NULL OR r.not_before <= clock_timestamp()) AND t.owner = $4::uuid AND t.term = $1::bigint
+    WHERE r.target_id = $3::int AND r.state = 'requested' AND t.owner = $4::uuid AND t.term = $1::bigint
+      AND (r.not_before BETWEEN clock_timestamp() AND clock_timestamp() + $5::interval) IS NOT TRUE
     ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
 )
 UPDATE reconciler.sync_runs s SET state = 'running', started_at = clock_timestamp(), term = $1::bigint, error = NULL,
@@ -398,6 +399,7 @@ type SyncNextParams struct {
 	Mode     string
 	TargetID int32
 	Owner    string
+	Pause    time.Duration
 }
 
 type SyncNextRow struct {
@@ -410,12 +412,14 @@ type SyncNextRow struct {
 
 // Starts the oldest run that was asked for, full ones first. Only the target's owner does: one that was cancelled or cut
 // off in the middle of it may be late, and the next owner, who has looked for abandoned runs already, would wait for ever.
+// A request that waits for longer than the pause was made before the server's clock was put back, and waits no longer.
 func (q *Queries) SyncNext(ctx context.Context, arg SyncNextParams) (SyncNextRow, error) {
 	row := q.db.QueryRow(ctx, syncNext,
 		arg.Term,
 		arg.Mode,
 		arg.TargetID,
 		arg.Owner,
+		arg.Pause,
 	)
 	var i SyncNextRow
 	err := row.Scan(
@@ -462,13 +466,19 @@ func (q *Queries) SyncOwe(ctx context.Context, arg SyncOweParams) error {
 }
 
 const syncPause = `-- name: SyncPause :one
-SELECT coalesce(min(greatest(extract(epoch FROM not_before - clock_timestamp()), 0)), -1)::float8 AS seconds
-FROM reconciler.sync_runs WHERE target_id = $1 AND state = 'requested' AND not_before IS NOT NULL
+SELECT coalesce(min(CASE WHEN s.left_ > $1::interval THEN 0 ELSE greatest(extract(epoch FROM s.left_), 0) END), -1)::float8 AS seconds
+FROM (SELECT not_before - clock_timestamp() AS left_ FROM reconciler.sync_runs
+      WHERE target_id = $2::int AND state = 'requested' AND not_before IS NOT NULL) AS s
 `
 
+type SyncPauseParams struct {
+	Pause    time.Duration
+	TargetID int32
+}
+
 // Seconds until the first request whose pause has to pass; a negative number when there is none.
-func (q *Queries) SyncPause(ctx context.Context, targetID int32) (float64, error) {
-	row := q.db.QueryRow(ctx, syncPause, targetID)
+func (q *Queries) SyncPause(ctx context.Context, arg SyncPauseParams) (float64, error) {
+	row := q.db.QueryRow(ctx, syncPause, arg.Pause, arg.TargetID)
 	var seconds float64
 	err := row.Scan(&seconds)
 	return seconds, err

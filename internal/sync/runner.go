@@ -213,7 +213,7 @@ func (r *Runner) untilNext(ctx context.Context) (wait time.Duration, owed bool, 
 	if err != nil {
 		return 0, false, err
 	}
-	pause, err := r.queries.SyncPause(ctx, r.cfg.Grant.ID)
+	pause, err := r.queries.SyncPause(ctx, store.SyncPauseParams{TargetID: r.cfg.Grant.ID, Pause: failedPause})
 	if err != nil {
 		return 0, false, fmt.Errorf("read the syncs that are asked for: %w", err)
 	}
@@ -281,7 +281,7 @@ func (r *Runner) requestInterval(ctx context.Context) error {
 // drain runs what is asked for until nothing is.
 func (r *Runner) drain(ctx context.Context) error {
 	for {
-		run, err := r.queries.SyncNext(ctx, store.SyncNextParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term, Mode: r.cfg.Mode})
+		run, err := r.queries.SyncNext(ctx, store.SyncNextParams{TargetID: r.cfg.Grant.ID, Owner: r.cfg.Instance, Term: r.cfg.Grant.Term, Mode: r.cfg.Mode, Pause: failedPause})
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		}

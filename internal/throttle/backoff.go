@@ -26,6 +26,12 @@ func (b Backoff) Pause(n int) time.Duration {
 	return min(pause, b.Max)
 }
 
+// Longest returns the longest pause that can be of an object whose target asks for at most a pause: a planned attempt that is further
+// away than this was planned by a clock that was ahead.
+func (b Backoff) Longest(asked time.Duration) time.Duration {
+	return time.Duration(float64(max(b.Max, asked))*(1+jitterFraction)) + time.Second
+}
+
 // Spread lengthens a pause that a target asked for, never shortens it: those that were told to come back at the same time do not
 // come together.
 func Spread(pause time.Duration) time.Duration {

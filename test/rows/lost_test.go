@@ -48,7 +48,7 @@ func TestFailedTestReportsLostChanges(t *testing.T) {
 			w.DB.Exec(w.T, `ALTER TABLE apps DISABLE TRIGGER USER; UPDATE apps SET image = 'new' WHERE id = 1`)
 		}, true},
 		"ToBeSynced": {func(w *servertest.World, _ *servertest.Place) {
-			w.DB.Exec(w.T, `INSERT INTO reconciler.sync_runs (target_id, reason, not_before) SELECT id, 'retention', now() + interval '1 hour' FROM reconciler.targets`)
+			w.DB.Exec(w.T, `INSERT INTO reconciler.sync_runs (target_id, reason, state) SELECT id, 'retention', 'running' FROM reconciler.targets`)
 			w.DB.Exec(w.T, `ALTER TABLE apps DISABLE TRIGGER USER; UPDATE apps SET image = 'new' WHERE id = 1`)
 		}, false},
 		"Silent": {func(w *servertest.World, _ *servertest.Place) {

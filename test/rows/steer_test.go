@@ -118,6 +118,22 @@ func TestRetryDoesNotWait(t *testing.T) {
 	w.Converged()
 }
 
+// Pauses that were planned while the server's clock was ahead end when it has gone back.
+func TestPausesOfAClockThatWasAheadEnd(t *testing.T) {
+	t.Parallel()
+	w, want := servertest.Fleet(t, 3)
+	eu := servertest.NewPlace()
+	p := w.Start(servertest.Named("eu", eu))
+	eu.Eventually(t, want)
+	w.Wait()
+	p.Stop(t)
+	w.DB.Exec(t, `UPDATE reconciler.ledger SET state = 'failing', next_attempt_at = now() + interval '2 days', attempts = 1, applied_hash = NULL`)
+	w.DB.Exec(t, `INSERT INTO reconciler.sync_runs (target_id, resource_id, reason, not_before)
+		SELECT t.id, r.id, 'resource', now() + interval '1 hour' FROM reconciler.targets t, reconciler.resources r`)
+	w.Start(servertest.Named("eu", eu))
+	w.Converged()
+}
+
 // C37: wait() returns only when it is true, and says at its timeout what is not.
 func TestWaitSaysWhatIsNotApplied(t *testing.T) {
 	t.Parallel()

@@ -14,12 +14,8 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver/process"
 )
 
-const (
-	// stderrShownMax is how much of the end of standard error stands in an error.
-	stderrShownMax = 1000
-	// retryAfterMax bounds what a program may ask for: a mistake there shall not stop an object for days.
-	retryAfterMax = time.Hour
-)
+// stderrShownMax is how much of the end of standard error stands in an error.
+const stderrShownMax = 1000
 
 // Exit statuses as sysexits.h names them.
 const (
@@ -136,7 +132,7 @@ func retryAfter(stdout []byte) time.Duration {
 		if err != nil {
 			d = 0
 		}
-		found = min(max(d, 0), retryAfterMax)
+		found = max(d, 0)
 	}
 	return found
 }

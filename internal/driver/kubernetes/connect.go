@@ -20,10 +20,8 @@ import (
 )
 
 const (
-	namespaceDefault = "default"
-	userAgent        = "reconciler"
-	// retryAfterMost bounds what a server may ask for.
-	retryAfterMost    = time.Hour
+	namespaceDefault  = "default"
+	userAgent         = "reconciler"
 	retryAfterDefault = time.Second
 	// refusalBytesMost is how much of an answer that is no Status stands in an error.
 	refusalBytesMost = 300
@@ -136,5 +134,5 @@ func parseSeconds(text string) time.Duration {
 	if err != nil {
 		return retryAfterDefault
 	}
-	return min(time.Duration(seconds)*time.Second, retryAfterMost)
+	return time.Duration(seconds) * time.Second
 }

@@ -9,9 +9,6 @@ import (
 	"github.com/pgreconciler/reconciler/internal/driver"
 )
 
-// retryAfterMax bounds what an endpoint may ask for: a mistake there shall not stop an object for days.
-const retryAfterMax = time.Hour
-
 // answered classifies an answer; the caller gives the error.
 func answered(action driver.Action, status int, retryAfter string, now time.Time) driver.Outcome {
 	switch {
@@ -49,14 +46,11 @@ func isRedirect(status int) bool { return status >= 300 && status < 400 }
 func parseRetryAfter(text string, now time.Time) time.Duration {
 	text = strings.TrimSpace(text)
 	if seconds, err := strconv.ParseUint(text, 10, 64); err == nil {
-		if seconds > uint64(retryAfterMax/time.Second) {
-			return retryAfterMax
-		}
-		return time.Duration(seconds) * time.Second
+		return time.Duration(min(seconds, uint64(driver.RetryAfterMax/time.Second))) * time.Second
 	}
 	at, err := http.ParseTime(text)
 	if err != nil {
 		return 0
 	}
-	return min(max(at.Sub(now), 0), retryAfterMax)
+	return min(max(at.Sub(now), 0), driver.RetryAfterMax)
 }
