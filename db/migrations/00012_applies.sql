@@ -1154,6 +1154,30 @@ BEGIN
 END
 $$;
 
+-- clamp_times sets times in the future to now: they were written before the server's clock was put back, and rollouts, syncs and
+-- guards would wait until then. Answers about health of that time are forgotten.
+CREATE FUNCTION reconciler.clamp_times() RETURNS void
+LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+    UPDATE reconciler.targets t
+    SET lost_at = least(t.lost_at, now),
+        health_asked_at = CASE WHEN t.health_asked_at <= now THEN t.health_asked_at END,
+        unhealthy = CASE WHEN t.health_asked_at <= now THEN t.unhealthy END
+    FROM clock_timestamp() AS now
+    WHERE t.lost_at > now OR t.health_asked_at > now;
+    UPDATE reconciler.guard_passes p SET at = now, until = now + (p.until - p.at)
+    FROM clock_timestamp() AS now
+    WHERE p.at > now;
+    UPDATE reconciler.applies a SET resumed_at = now
+    FROM clock_timestamp() AS now
+    WHERE a.completed_at IS NULL AND a.resumed_at > now;
+    UPDATE reconciler.operations o
+    SET completed_at = least(o.completed_at, now),
+        health_asked_at = CASE WHEN o.health_asked_at <= now THEN o.health_asked_at END,
+        unhealthy = CASE WHEN o.health_asked_at <= now THEN o.unhealthy END
+    FROM reconciler.applies a, clock_timestamp() AS now
+    WHERE a.completed_at IS NULL AND o.apply_id = a.id AND (o.completed_at > now OR o.health_asked_at > now)
+$$;
+
 -- leave_applies: a target that is forgotten takes no part in applies any more.
 CREATE FUNCTION reconciler.leave_applies() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -1190,6 +1214,7 @@ COMMENT ON FUNCTION reconciler.let_go IS 'Internal: ends the hold of an operatio
 COMMENT ON FUNCTION reconciler.confirm_stops IS 'Internal: an owner says that nothing of an operation is under way any more.';
 COMMENT ON FUNCTION reconciler.record_health IS 'Internal: an owner records whether its target is healthy.';
 COMMENT ON FUNCTION reconciler.forget_applies IS 'Internal: removes applies that ended long ago.';
+COMMENT ON FUNCTION reconciler.clamp_times IS 'Internal: sets times that were written before the server''s clock was put back to now.';
 COMMENT ON FUNCTION reconciler.settle_tasks IS 'Internal: an owner records what came of objects of an apply.';
 
 -- Commands. They take the apply's row and no target's: an order does not stand behind a busy target.
@@ -1599,7 +1624,7 @@ DROP VIEW reconciler.apply_tasks, reconciler.apply_targets, reconciler.apply_sta
 DROP TRIGGER leave_applies ON reconciler.targets;
 DROP FUNCTION reconciler.apply_wait, reconciler.apply_retry, reconciler.apply_cancel, reconciler.apply_release, reconciler.apply_start, reconciler.close_gates,
     reconciler.apply_stop, reconciler.apply_pause, reconciler.apply_next, reconciler.apply_mends, reconciler.apply_waiting, reconciler.apply_holds, reconciler.counted_in, reconciler.apply_state_text, reconciler.refuse_apply, reconciler.named_apply,
-    reconciler.leave_applies, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.turns, reconciler.fail_apply, reconciler.supersede,
+    reconciler.leave_applies, reconciler.clamp_times, reconciler.forget_applies, reconciler.record_health, reconciler.settle_tasks, reconciler.confirm_stops, reconciler.let_go, reconciler.claim_operations, reconciler.turns, reconciler.fail_apply, reconciler.supersede,
     reconciler.unopened_keys, reconciler.unopened_applies, reconciler.open_applies, reconciler.open_apply, reconciler.apply_objects, reconciler.settle_operations, reconciler.tell_state, reconciler.refresh_apply, reconciler.note_apply, reconciler.apply_call,
     reconciler.waiting, reconciler.front, reconciler.health_waits, reconciler.health_ask, reconciler.health_text, reconciler.health_of, reconciler.health_after, reconciler.derive_apply, reconciler.wave_of, reconciler.check_apply, reconciler.wake_leader, reconciler.begin_rollout, reconciler.set_applies, reconciler.begin_resync, reconciler.begin_apply;
 DROP TYPE reconciler.apply_front;

@@ -111,16 +111,16 @@ SELECT coalesce((SELECT extract(epoch FROM clock_timestamp() - finished_at) FROM
     WHERE target_id = $1 AND resource_id IS NULL AND state = 'complete' ORDER BY id DESC LIMIT 1), -1)::float8 AS seconds;
 
 -- name: LedgerPage :many
--- A page of the ledger in key order, from a key on.
-SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at
+-- A page of the ledger in key order, from a key on. ahead: the server's clock was put back since.
+SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at, coalesce(applied_at > clock_timestamp(), false)::boolean AS ahead
 FROM reconciler.ledger
 WHERE target_id = sqlc.arg(target_id)::int AND resource_id = sqlc.arg(resource_id)::int AND key >= sqlc.arg(after)::text COLLATE "C"
 ORDER BY key LIMIT sqlc.arg(page_rows)::int;
 
 -- name: LedgerLookup :many
--- What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is asked for.
+-- What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is asked for. ahead is as in LedgerPage.
 SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
-    CASE WHEN sqlc.arg(remembers)::boolean THEN sha256(l.memory) END::bytea AS remembered
+    coalesce(l.applied_at > clock_timestamp(), false)::boolean AS ahead, CASE WHEN sqlc.arg(remembers)::boolean THEN sha256(l.memory) END::bytea AS remembered
 FROM unnest(sqlc.arg(keys)::text[]) WITH ORDINALITY AS i(key, n)
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger x WHERE x.target_id = sqlc.arg(target_id)::int AND x.resource_id = sqlc.arg(resource_id)::int AND x.key = i.key LIMIT 1) AS l ON true
 ORDER BY i.n;

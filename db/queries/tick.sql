@@ -69,7 +69,11 @@ WITH newest AS MATERIALIZED (
 )
 SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies(sqlc.arg(applies_kept)::interval, sqlc.arg(most_applies)::int)::int AS applies,
     reconciler.forget_objects(sqlc.arg(most_objects)::int)::int AS objects,
-    reconciler.forget_tombstones(sqlc.arg(most_tombstones)::int)::boolean AS more_tombstones;
+    reconciler.forget_tombstones(sqlc.arg(most_tombstones)::int)::boolean AS more_tombstones,
+    clock_timestamp()::timestamptz AS now;
+
+-- name: ClampTimes :exec
+SELECT reconciler.clamp_times();
 
 -- name: OutboxDelta :many
 -- One page of what became visible between two snapshots, in the order (xid, seq), after a place in it. The order

@@ -158,3 +158,27 @@ func TestHeldApplyIsAskedForAgain(t *testing.T) {
 	require.NoError(t, tx.Rollback(t.Context()))
 	require.True(t, db.claim(t, "asia"))
 }
+
+// Rollouts do not wait for a time that was written before the server's clock was put back, nor take an answer of then for a new one.
+func TestRolloutsGoOnAfterAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	db := newAppliesDB(t)
+	id := db.roll(t, `'x', strategy => 'waves', waves => '[["us"], ["eu"]]', soak => '1 hour'`)
+	db.finish(t, id, "us", "done")
+	db.Exec(t, `UPDATE reconciler.operations SET completed_at = now() + interval '30 days', health_asked_at = now() + interval '30 days' WHERE completed_at IS NOT NULL;
+		UPDATE reconciler.targets SET lost_at = now() + interval '30 days', health_asked_at = now() + interval '30 days', unhealthy = 'it was', reports_health = true;
+		UPDATE reconciler.applies SET resumed_at = now() + interval '30 days';
+		INSERT INTO reconciler.guard_passes (target_id, at, until, deletes, objects) SELECT id, now() + interval '30 days', now() + interval '30 days 1 minute', 1, 10 FROM reconciler.targets`)
+	times := func() string {
+		return db.line(t, `SELECT bool_and(t.lost_at <= clock_timestamp() AND t.health_asked_at IS NULL AND t.unhealthy IS NULL), bool_and(p.at <= clock_timestamp() AND p.until = p.at + interval '1 minute'),
+			bool_and(a.resumed_at <= clock_timestamp()), bool_and(o.completed_at <= clock_timestamp() AND o.health_asked_at IS NULL)
+			FROM reconciler.targets t JOIN reconciler.guard_passes p ON p.target_id = t.id, reconciler.applies a, reconciler.operations o WHERE o.completed_at IS NOT NULL`)
+	}
+	require.Equal(t, "f | f | f | f", times())
+	db.Exec(t, "SELECT reconciler.clamp_times()")
+	require.Equal(t, "t | t | t | t", times())
+	db.Exec(t, "UPDATE reconciler.targets SET reports_health = false")
+	require.Equal(t, "waiting soaking completed", db.phases(t, id))
+	db.Exec(t, "UPDATE reconciler.operations SET completed_at = completed_at - interval '1 hour' WHERE completed_at IS NOT NULL")
+	require.Equal(t, "waiting next completed", db.phases(t, id))
+}

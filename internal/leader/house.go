@@ -30,6 +30,8 @@ const (
 	forgetAgain = time.Second
 	// ticksKept is for how long every tick is kept, and a little more than the statement has it.
 	ticksKept = 10*time.Minute + time.Second
+	// clockSlack is by how much the server's clock may have been put back, or have run more slowly, for nothing to be done about it.
+	clockSlack = time.Second
 	// pastWhole is how often all ticks are looked at, which finds those that are too old altogether.
 	pastWhole = time.Hour
 )
@@ -50,9 +52,11 @@ func (s *Steward) retain(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// forget returns a duty that removes old ticks, removed resources and old applies.
+// forget returns a duty that removes old ticks, removed resources and old applies. At its first turn, and when the server's clock was
+// put back, it sets times in the future to now.
 func (s *Steward) forget() func(context.Context) (time.Duration, error) {
 	var seen past
+	var clock serverClock
 	return func(ctx context.Context) (time.Duration, error) {
 		now := time.Now()
 		after, upto := seen.due(now)
@@ -62,12 +66,27 @@ func (s *Steward) forget() func(context.Context) (time.Duration, error) {
 		if err != nil {
 			return 0, fmt.Errorf("forget old revisions, removed resources and their objects, old applies and old tombstones: %w", database.Explain(err))
 		}
+		if clock.putBack(done.Now, now) {
+			if err := store.New(s.Pool).ClampTimes(ctx); err != nil {
+				return 0, fmt.Errorf("set times in the future to now, as the server's clock was put back: %w", database.Explain(err))
+			}
+		}
 		seen.did(now, upto, done.Newest)
 		if done.MoreTombstones || done.Applies == forgetMost || done.Objects == forgetObjects {
 			return forgetAgain, nil
 		}
 		return houseEvery, nil
 	}
+}
+
+// serverClock is the server's clock at the last look, and the process's own. Its zero value knows nothing.
+type serverClock struct{ server, local time.Time }
+
+// putBack reports whether the server's clock may have been put back since the last look.
+func (c *serverClock) putBack(server, local time.Time) bool {
+	before := *c
+	*c = serverClock{server, local}
+	return before.server.IsZero() || server.Sub(before.server) < local.Sub(before.local)-clockSlack
 }
 
 // past remembers which was the newest revision when, so that only those that have grown old since the last look are looked at:

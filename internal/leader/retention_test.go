@@ -308,7 +308,7 @@ func TestOldTicksAreForgotten(t *testing.T) {
 	forget := func(after, upto int64) {
 		done, err := store.New(b.db.Pool).Forget(t.Context(), store.ForgetParams{After: after, Upto: upto, MaxAge: time.Hour, AppliesKept: time.Hour})
 		require.NoError(t, err)
-		require.Equal(t, store.ForgetRow{Newest: 720}, done)
+		require.Equal(t, store.ForgetRow{Newest: 720, Now: done.Now}, done)
 	}
 	forget(100, 120)
 	require.Equal(t, "100 121 700", b.text(`SELECT concat_ws(' ', max(revision) FILTER (WHERE revision < 110), min(revision) FILTER (WHERE revision > 110), count(*)) FROM reconciler.ticks`))
@@ -320,6 +320,36 @@ func TestOldTicksAreForgotten(t *testing.T) {
 	b.age("10 days")
 	forget(-1, math.MaxInt64)
 	require.Equal(t, "720", b.text(`SELECT string_agg(revision::text, ' ') FROM reconciler.ticks`))
+}
+
+// Times in the future are set to now by a new leader, and when the server's clock was put back.
+func TestClockThatIsPutBackIsNoticed(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.exec(`INSERT INTO reconciler.targets (name, lost_at) VALUES ('mars', clock_timestamp() + interval '1 day')`)
+	turn := b.steward().forget()
+	for _, want := range []string{"true", "false"} { // at the second turn nothing has happened to the clock
+		_, err := turn(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, want, b.text(`SELECT (max(lost_at) < clock_timestamp())::text FROM reconciler.targets`))
+		b.exec(`UPDATE reconciler.targets SET lost_at = clock_timestamp() + interval '1 day'`)
+	}
+
+	var clock serverClock
+	began := time.Now()
+	for _, look := range []struct {
+		local, server time.Duration // since then
+		putBack       bool
+	}{
+		{0, 0, true}, // by a leader of before
+		{30 * time.Second, 30 * time.Second, false},
+		{60 * time.Second, time.Hour, false},
+		{90 * time.Second, 90 * time.Second, true},
+		{120 * time.Second, 119500 * time.Millisecond, false},
+		{150 * time.Second, 148 * time.Second, true},
+	} {
+		require.Equal(t, look.putBack, clock.putBack(began.Add(look.server), began.Add(look.local)), look)
+	}
 }
 
 // All ticks are looked at first and every hour; between these, those that have grown old since the last look.

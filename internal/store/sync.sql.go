@@ -128,7 +128,7 @@ func (q *Queries) DriftUnapplied(ctx context.Context, arg DriftUnappliedParams) 
 
 const ledgerLookup = `-- name: LedgerLookup :many
 SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
-    CASE WHEN $1::boolean THEN sha256(l.memory) END::bytea AS remembered
+    coalesce(l.applied_at > clock_timestamp(), false)::boolean AS ahead, CASE WHEN $1::boolean THEN sha256(l.memory) END::bytea AS remembered
 FROM unnest($2::text[]) WITH ORDINALITY AS i(key, n)
 LEFT JOIN LATERAL (SELECT target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, protected, next_attempt_at, applied_at, match, generation, memory FROM reconciler.ledger x WHERE x.target_id = $3::int AND x.resource_id = $4::int AND x.key = i.key LIMIT 1) AS l ON true
 ORDER BY i.n
@@ -148,10 +148,11 @@ type LedgerLookupRow struct {
 	State       string
 	AppliedHash []byte
 	AppliedAt   *time.Time
+	Ahead       bool
 	Remembered  []byte
 }
 
-// What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is asked for.
+// What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is asked for. ahead is as in LedgerPage.
 func (q *Queries) LedgerLookup(ctx context.Context, arg LedgerLookupParams) ([]LedgerLookupRow, error) {
 	rows, err := q.db.Query(ctx, ledgerLookup,
 		arg.Remembers,
@@ -173,6 +174,7 @@ func (q *Queries) LedgerLookup(ctx context.Context, arg LedgerLookupParams) ([]L
 			&i.State,
 			&i.AppliedHash,
 			&i.AppliedAt,
+			&i.Ahead,
 			&i.Remembered,
 		); err != nil {
 			return nil, err
@@ -186,7 +188,7 @@ func (q *Queries) LedgerLookup(ctx context.Context, arg LedgerLookupParams) ([]L
 }
 
 const ledgerPage = `-- name: LedgerPage :many
-SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at
+SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at, coalesce(applied_at > clock_timestamp(), false)::boolean AS ahead
 FROM reconciler.ledger
 WHERE target_id = $1::int AND resource_id = $2::int AND key >= $3::text COLLATE "C"
 ORDER BY key LIMIT $4::int
@@ -206,9 +208,10 @@ type LedgerPageRow struct {
 	State     string
 	HeldBy    string
 	AppliedAt *time.Time
+	Ahead     bool
 }
 
-// A page of the ledger in key order, from a key on.
+// A page of the ledger in key order, from a key on. ahead: the server's clock was put back since.
 func (q *Queries) LedgerPage(ctx context.Context, arg LedgerPageParams) ([]LedgerPageRow, error) {
 	rows, err := q.db.Query(ctx, ledgerPage,
 		arg.TargetID,
@@ -230,6 +233,7 @@ func (q *Queries) LedgerPage(ctx context.Context, arg LedgerPageParams) ([]Ledge
 			&i.State,
 			&i.HeldBy,
 			&i.AppliedAt,
+			&i.Ahead,
 		); err != nil {
 			return nil, err
 		}

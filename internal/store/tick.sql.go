@@ -40,6 +40,15 @@ func (q *Queries) ChangesUnexpanded(ctx context.Context) (bool, error) {
 	return unexpanded, err
 }
 
+const clampTimes = `-- name: ClampTimes :exec
+SELECT reconciler.clamp_times()
+`
+
+func (q *Queries) ClampTimes(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, clampTimes)
+	return err
+}
+
 const forget = `-- name: Forget :one
 WITH newest AS MATERIALIZED (
     SELECT revision FROM reconciler.ticks ORDER BY revision DESC LIMIT 1
@@ -64,7 +73,8 @@ WITH newest AS MATERIALIZED (
 )
 SELECT coalesce((SELECT revision FROM newest), 0)::bigint AS newest, reconciler.forget_applies($1::interval, $2::int)::int AS applies,
     reconciler.forget_objects($3::int)::int AS objects,
-    reconciler.forget_tombstones($4::int)::boolean AS more_tombstones
+    reconciler.forget_tombstones($4::int)::boolean AS more_tombstones,
+    clock_timestamp()::timestamptz AS now
 `
 
 type ForgetParams struct {
@@ -82,6 +92,7 @@ type ForgetRow struct {
 	Applies        int32
 	Objects        int32
 	MoreTombstones bool
+	Now            time.Time
 }
 
 // What need not be kept any longer, in one statement. Of the ticks every one of the last ten minutes is kept, one for each
@@ -104,6 +115,7 @@ func (q *Queries) Forget(ctx context.Context, arg ForgetParams) (ForgetRow, erro
 		&i.Applies,
 		&i.Objects,
 		&i.MoreTombstones,
+		&i.Now,
 	)
 	return i, err
 }

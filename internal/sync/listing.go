@@ -36,9 +36,10 @@ type listed struct {
 	concerned bool // see Scan.concerned; false: not known yet
 }
 
-// outdated reports whether an object was applied after the listing began: the listing has nothing to do with it.
-func (l *listed) outdated(appliedAt *time.Time) bool {
-	return appliedAt != nil && !appliedAt.Before(l.began)
+// outdated reports whether an object was applied after the listing began: the listing has nothing to do with it. A time that is ahead of
+// the server's clock is one of before the clock was put back.
+func (l *listed) outdated(appliedAt *time.Time, ahead bool) bool {
+	return appliedAt != nil && !ahead && !appliedAt.Before(l.began)
 }
 
 // listing is what a target has, by resource: those of them that are scanned.
@@ -85,7 +86,7 @@ func (s *Scan) compare(ctx context.Context, of *listed, page []driver.Listed) er
 		switch {
 		case !row.Known:
 			of.unknown.add(row.Key)
-		case of.outdated(row.AppliedAt): // applied since the listing began
+		case of.outdated(row.AppliedAt, row.Ahead): // applied since the listing began
 		case row.State == string(desired.Applied) && differs(page[i], row):
 			err = s.found(ctx, of.resource, row.Key, KindDifferent)
 		}

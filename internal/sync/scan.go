@@ -232,7 +232,7 @@ func (s *Scan) judge(row store.LedgerPageRow, gone, removed bool, listed *listed
 	if state != desired.Applied {
 		return "", false
 	}
-	if listed != nil && row.Present && !listed.has(row.Key) && !listed.outdated(row.AppliedAt) {
+	if listed != nil && row.Present && !listed.has(row.Key) && !listed.outdated(row.AppliedAt, row.Ahead) {
 		return KindMissing, true
 	}
 	return KindCheck, !s.Since.IsZero() && row.AppliedAt != nil && !row.AppliedAt.Before(s.Since)

@@ -191,7 +191,7 @@ func termOf(c call, places []*replica, terms []term) (n int64) {
 	}
 	for _, t := range terms {
 		if t.Target == c.Object.Target && t.At.Before(c.Begin) && pidInName.FindString(t.Owner) == strconv.Itoa(by.pid) {
-			n = t.Term
+			n = max(n, t.Term) // they are in the order of the server's clock, which jumps
 		}
 	}
 	return n
