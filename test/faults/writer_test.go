@@ -145,6 +145,9 @@ func (x *writer) run1(ctx context.Context, sql string) error {
 		_, rollback := x.conn.Exec(ctx, "ROLLBACK")
 		err = errors.Join(err, rollback)
 	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", clip(sql), err)
+	}
 	if err == nil {
 		x.world.count("transactions", 1)
 	}
@@ -181,6 +184,9 @@ func (x *writer) end(ctx context.Context, tx *openTx) error {
 		how = "ROLLBACK"
 	}
 	_, err := tx.conn.Exec(ctx, how)
+	if err != nil {
+		err = fmt.Errorf("%s after %s: %w", how, time.Since(tx.began), err)
+	}
 	_ = tx.conn.Close(ctx) // it may have ended long ago
 	if err != nil && !x.world.timeline.healthy(partWriters, tx.began, time.Now()) {
 		return nil
