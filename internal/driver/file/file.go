@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,8 @@ type directory struct {
 	synced func(what string) // for tests: told of every sync; nil otherwise
 	reload *reloader         // nil without a command
 	claim  claim
+	// modeless is set when the file system has no modes, or others than were set: then they are not compared.
+	modeless atomic.Bool
 }
 
 // Start is told on whose behalf calls come from now on. It makes up for what another process left undone.

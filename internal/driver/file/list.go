@@ -36,8 +36,8 @@ func (d *directory) List(ctx context.Context, resources []string) iter.Seq2[driv
 
 func (d *directory) list(ctx context.Context, resource string) iter.Seq2[driver.Listed, error] {
 	return func(yield func(driver.Listed, error) bool) {
-		w := walk{ctx: ctx, resource: resource, yield: yield}
-		err := w.start(d)
+		w := walk{ctx: ctx, d: d, resource: resource, yield: yield}
+		err := w.start()
 		if err != nil && !errors.Is(err, errStop) {
 			yield(driver.Listed{}, fmt.Errorf("list the files of %q in %s: %w", resource, d.path, reason(err)))
 		}
@@ -49,20 +49,21 @@ var errStop = errors.New("stop")
 
 type walk struct {
 	ctx      context.Context //nolint:containedctx // lives no longer than the call
+	d        *directory
 	resource string
 	yield    func(driver.Listed, error) bool
 }
 
-func (w walk) start(d *directory) error {
-	root, err := d.root()
-	if d.missing(err) {
+func (w walk) start() error {
+	root, err := w.d.root()
+	if w.d.missing(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	if err := d.verify(root); err != nil {
+	if err := w.d.verify(root); err != nil {
 		return err
 	}
 	return w.enter(root, driver.EncodeKey(w.resource), "")
@@ -129,7 +130,7 @@ func (w walk) entry(dir *os.Root, entry fs.DirEntry, prefix string) error {
 	if err != nil {
 		return nil
 	}
-	hashes, err := hashesOf(dir, entry)
+	hashes, err := w.hashes(dir, entry)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // removed since its name was read
 	}
@@ -142,9 +143,9 @@ func (w walk) entry(dir *os.Root, entry fs.DirEntry, prefix string) error {
 	return nil
 }
 
-// hashesOf returns what a file's content may stand for. Not to be read means "cannot tell"; anything but a
-// plain file differs from every spec, so that a sync replaces or removes it.
-func hashesOf(dir *os.Root, entry fs.DirEntry) ([]driver.Hash, error) {
+// hashes returns what a file's content may stand for. Not to be read means "cannot tell"; anything but a plain file with the mode of
+// the target differs from every spec, so that a sync mends, replaces or removes it.
+func (w walk) hashes(dir *os.Root, entry fs.DirEntry) ([]driver.Hash, error) {
 	if !entry.Type().IsRegular() {
 		return []driver.Hash{foreign}, nil
 	}
@@ -156,6 +157,13 @@ func hashesOf(dir *os.Root, entry fs.DirEntry) ([]driver.Hash, error) {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Perm() != w.d.mode && !w.d.modeless.Load() {
+		return []driver.Hash{foreign}, nil
+	}
 	return contentHashes(f)
 }
 

@@ -35,6 +35,24 @@ func listError(t *testing.T, d driver.Driver, resource string) error {
 
 func hash(spec string) driver.Hash { return driver.HashSpec([]byte(spec)) }
 
+// F129: a file with another mode differs, and is mended where it is.
+func TestF129_ModesAreRepaired(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	requireDone(t, open(t, dir, nil).Apply(t.Context(), object("1", `{"n": 1}`)))
+	path := filepath.Join(dir, "apps", "1.json")
+	d := open(t, dir, map[string]any{"mode": "0600"})
+	for _, mode := range []os.FileMode{0o644, 0o666, 0o400} {
+		require.NoError(t, os.Chmod(path, mode))
+		require.Equal(t, map[string][]driver.Hash{"1": {driver.HashSpec(nil)}}, list(t, d, "apps"), mode)
+		requireDone(t, d.Apply(t.Context(), object("1", `{"n": 1}`)))
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode())
+		require.Contains(t, list(t, d, "apps")["1"], hash(`{"n": 1}`))
+	}
+}
+
 // C49.
 func TestListTellsEditedMissingAndOrphanedFiles(t *testing.T) {
 	t.Parallel()

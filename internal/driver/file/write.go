@@ -82,6 +82,9 @@ func (d *directory) holds(root *os.Root, name string, content []byte) (bool, err
 		if err := f.Chmod(d.mode); err != nil {
 			return false, nil
 		}
+		if info, err := f.Stat(); err == nil && info.Mode().Perm() != d.mode {
+			d.modeless.Store(true)
+		}
 	}
 	// A call that wrote this and then failed to reach the disk, or was killed, is made good here.
 	return true, errors.Join(d.syncFile(f), d.syncDir(root, path.Dir(name)))
