@@ -94,14 +94,19 @@ func (w *world) mend(approve bool) {
 		w.order(`SELECT reconciler.retry($1)`, t.Name)
 		w.approveRemote(t)
 		if approve && t.MaxDeletes >= 0 {
-			w.mu.Lock()
-			if w.approved.IsZero() {
-				w.approved = time.Now()
-			}
-			w.mu.Unlock()
-			w.order(`SELECT reconciler.approve($1)`, t.Name)
+			w.approve(t)
 		}
 	}
+}
+
+// approve approves what a target's guard holds.
+func (w *world) approve(t targetPlan) {
+	w.mu.Lock()
+	if w.approved.IsZero() {
+		w.approved = time.Now()
+	}
+	w.mu.Unlock()
+	w.order(`SELECT reconciler.approve($1)`, t.Name)
 }
 
 // approveRemote approves what the guard of a target's agent holds.
@@ -111,8 +116,8 @@ func (w *world) approveRemote(t targetPlan) {
 	}
 }
 
-// waitAtRest is wait once nothing happens any more but what the test does. What agents hold is approved: their guards count the parts that
-// a change of a spec removes.
+// waitAtRest is wait once nothing happens any more but what the test does. What guards hold is approved: they count the parts that a change
+// of a spec removes.
 func (w *world) waitAtRest() (code int, said string) {
 	for begun := time.Now(); ; {
 		code, said = w.wait(30 * time.Second)
@@ -121,6 +126,9 @@ func (w *world) waitAtRest() (code int, said string) {
 		}
 		for _, t := range w.plan.Targets {
 			w.approveRemote(t)
+			if w.text(`SELECT count(*) FROM reconciler.objects WHERE target = $1 AND held_by = 'guard'`, t.Name) != "0" {
+				w.approve(t)
+			}
 		}
 	}
 }
