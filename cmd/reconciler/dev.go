@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,15 +38,17 @@ func (a *app) devCommand() *cobra.Command {
 	var opts devOptions
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "Try it out: a throwaway PostgreSQL, an example, and one line per event",
-		Long: "Starts a throwaway PostgreSQL (from local server binaries, else in Docker), loads an example, runs, and prints one\n" +
-			"line for each applied or deleted object. Change rows in psql, with the command that it prints, and look.\n" +
+		Short: "Try it out: a throwaway PostgreSQL, targets, and one line per event",
+		Long: "Starts a throwaway PostgreSQL (from local server binaries, else in Docker), runs, and prints one line for each\n" +
+			"applied or deleted object. Change rows in psql, with the command that it prints, and look.\n" +
 			"Ctrl-C ends everything and leaves nothing behind.\n\n" +
-			"--example takes the name of an example or a directory with reconciler.yaml, migrations/*.sql (for goose) and,\n" +
-			"if wanted, seed.sql. Targets of the driver file are put below a directory for temporary files.",
+			"Without --example there are no tables, and the targets of the tour in README.md: eu and us, which are directories, and\n" +
+			"the stream edge. --example takes the name of an example or a directory with reconciler.yaml, migrations/*.sql (for\n" +
+			"goose) and, if wanted, seed.sql. Targets of the driver file are put below a directory for temporary files. Streams get\n" +
+			"any free port if theirs is taken.",
 		Args: a.args(0, 0),
 	}
-	cmd.Flags().StringVar(&opts.example, "example", "fleet", "`NAME` of an example (fleet, prometheus, edge, kubernetes) or directory")
+	cmd.Flags().StringVar(&opts.example, "example", "", "`NAME` of an example (fleet, prometheus, edge, kubernetes) or directory")
 	cmd.Flags().StringVar(&opts.image, "image", "", "Docker `IMAGE` of PostgreSQL to use, even where local binaries are")
 	cmd.Flags().BoolVar(&opts.keep, "keep", false, "leave the database's directory and the files when it ends")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -121,7 +124,9 @@ func (a *app) loadExample(ctx context.Context, db *devdb.Server, example devExam
 	if err := example.load(ctx, db.URL(devDatabase)); err != nil {
 		return err
 	}
-	a.say("example %s is loaded (%s)", example.name(), time.Since(began).Round(time.Millisecond))
+	if example.name() != "" {
+		a.say("example %s is loaded (%s)", example.name(), time.Since(began).Round(time.Millisecond))
+	}
 	return nil
 }
 
@@ -157,8 +162,7 @@ func (a *app) runDev(ctx context.Context, db *devdb.Server, example devExample) 
 	}()
 	if err := a.awaitFirstSync(ctx, cfg, ended); err == nil {
 		events.summarize()
-		a.invite(db, file, addresses["listen"])
-		a.inviteToStreams(cfg, addresses["streams.listen"])
+		a.invite(db, file, addresses["listen"], inviteToStreams(cfg, addresses["streams.listen"]))
 	}
 	events.live()
 	err = <-ended
@@ -210,23 +214,29 @@ func (a *app) awaitFirstSync(ctx context.Context, cfg *config.Config, ended chan
 	}
 }
 
-// inviteToStreams shows how to follow each stream that is served.
-func (a *app) inviteToStreams(cfg *config.Config, address string) {
+// inviteToStreams returns how to follow each stream that is served.
+func inviteToStreams(cfg *config.Config, address string) string {
+	server := ""
+	if address != streamsListen {
+		server = " --server http://" + address
+	}
+	var text strings.Builder
 	for _, t := range cfg.Targets {
 		if t.Driver == "stream" && address != "" {
-			a.say("Follow the stream %s:\n  curl -N 'http://%s/v1/targets/%s/objects?watch=true'\n", t.Name, address, t.Name)
+			fmt.Fprintf(&text, "Follow the stream %s:\n  curl -N 'http://%s/v1/targets/%s/objects?watch=true'\n  reconciler watch %s%s\n", t.Name, address, t.Name, t.Name, server)
 		}
 	}
+	return text.String()
 }
 
-func (a *app) invite(db *devdb.Server, file, address string) {
+func (a *app) invite(db *devdb.Server, file, address, streams string) {
 	a.say(`
 Change rows, and look what happens here:
   %s
 Ask how things are:
   reconciler status -c %s
-Files of the targets:  %s
+%sFiles of the targets:  %s
 Probes and metrics:    http://%s/metrics
 Ctrl-C ends it.
-`, db.Psql(devDatabase), file, db.Dir, address)
+`, db.Psql(devDatabase), file, streams, db.Dir, address)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,6 +119,24 @@ func processesOf(t *testing.T, dir string) string {
 		}
 	}
 	return strings.Join(found, "")
+}
+
+func TestDevServesStreamsElsewhereIfTheirPortIsTaken(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	dir := ownExample(t)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "reconciler.yaml"),
+		[]byte("database_url: postgres://nobody@127.0.0.1:1/none\nstreams: {listen: '"+taken.Addr().String()+"'}\ntargets: [{name: eu, driver: stream}]\n"), 0o600))
+	d := startDev(t, "--example", dir)
+	d.out.await(t, "Ctrl-C ends it.\n")
+	server := d.find(t, `\n  reconciler watch eu --server (http://127\.0\.0\.1:\d+)\n`)
+	require.NotContains(t, server, taken.Addr().String())
+	require.Contains(t, d.out.String(), "Follow the stream eu:\n  curl -N '"+server+"/v1/targets/eu/objects?watch=true'\n")
+	watched := newPlace(t).run(t, "watch", "eu", "--once", "--server", server)
+	require.Zero(t, watched.code)
+	require.Contains(t, watched.stdout, "app/1")
 }
 
 func TestDevEndsWhenItsDatabaseDoes(t *testing.T) {

@@ -71,7 +71,7 @@ func (p *eventPrinter) summarize() {
 	for _, target := range slices.Sorted(maps.Keys(p.first)) {
 		_, _ = fmt.Fprintf(p.w, "%s: %s in the first sync\n", target, counted(p.first[target], "object"))
 	}
-	if p.first != nil {
+	if len(p.first) > 0 {
 		_, _ = fmt.Fprintf(p.w, "everything is applied, %s after the start\n", time.Since(p.began).Round(time.Millisecond))
 	}
 	p.first = nil

@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/stdlib"
@@ -18,8 +20,12 @@ import (
 	"github.com/pgreconciler/reconciler/internal/config"
 )
 
-// devListen is any free port: another daemon may have the one of the configuration.
-const devListen = "127.0.0.1:0"
+const (
+	// devListen is any free port: another daemon may have the one of the configuration.
+	devListen = "127.0.0.1:0"
+	// streamsListen is where README.md and `reconciler watch` look for streams.
+	streamsListen = "127.0.0.1:8081"
+)
 
 // devExample is what dev shows: one of the examples, or a person's own directory.
 type devExample interface {
@@ -30,8 +36,11 @@ type devExample interface {
 	configure(databaseURL, dir string) (cfg *config.Config, file string, err error)
 }
 
-// findExample takes a name or a directory.
+// findExample takes a name or a directory; "" is the tour of README.md.
 func findExample(name string) (devExample, error) {
+	if name == "" {
+		return tour{}, nil
+	}
 	example, err := examples.Find(name)
 	if err == nil {
 		return builtIn{example}, nil
@@ -44,6 +53,49 @@ func findExample(name string) (devExample, error) {
 		return nil, fmt.Errorf("directory %s has no %s", name, config.DefaultFile)
 	}
 	return directory(name), nil
+}
+
+// tour has the targets of README.md, and no tables.
+type tour struct{}
+
+const tourConfig = `database_url: %s
+streams: {listen: %s}
+targets:
+  - {name: eu, driver: file, options: {dir: %s}}
+  - {name: us, driver: file, options: {dir: %s}}
+  - {name: edge, driver: stream}
+`
+
+func (tour) name() string { return "" }
+
+func (tour) load(context.Context, string) error { return nil }
+
+func (tour) configure(databaseURL, dir string) (*config.Config, string, error) {
+	targets := filepath.Join(dir, "targets")
+	if err := makeTargets(targets); err != nil {
+		return nil, "", err
+	}
+	text := fmt.Sprintf(tourConfig, strconv.Quote(databaseURL), streamsListen,
+		strconv.Quote(filepath.Join(targets, "eu")), strconv.Quote(filepath.Join(targets, "us")))
+	return writeDev(dir, text)
+}
+
+// makeTargets makes the directory for those of file targets.
+func makeTargets(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // whoever reads the files may be another user
+		return fmt.Errorf("make a directory for the targets: %w", err)
+	}
+	return nil
+}
+
+// writeDev writes a configuration, and loads it.
+func writeDev(dir, text string) (*config.Config, string, error) {
+	file := filepath.Join(dir, config.DefaultFile)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, "", fmt.Errorf("write the configuration: %w", err)
+	}
+	cfg, err := loadDev(file, map[string]string{"listen": devListen})
+	return cfg, file, err
 }
 
 // builtIn is an example that this binary brings.
@@ -65,22 +117,23 @@ func (b builtIn) configure(databaseURL, dir string) (*config.Config, string, err
 	if err != nil {
 		return nil, "", err
 	}
-	file := filepath.Join(dir, config.DefaultFile)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		return nil, "", fmt.Errorf("write the configuration: %w", err)
-	}
-	cfg, err := loadDev(file, map[string]string{"listen": devListen})
-	return cfg, file, err
+	return writeDev(dir, text)
 }
 
-// loadDev loads a configuration, with a free port for streams if they are served.
+// loadDev loads a configuration. Streams that are served get any free port if theirs is taken.
 func loadDev(file string, overrides map[string]string) (*config.Config, error) {
 	cfg, err := config.Load(config.LoadOptions{Path: file, Overrides: overrides})
-	if err != nil || cfg.Streams.Listen == "" {
+	if err != nil || cfg.Streams.Listen == "" || isFree(cfg.Streams.Listen) {
 		return cfg, err
 	}
 	overrides["streams.listen"] = devListen
 	return config.Load(config.LoadOptions{Path: file, Overrides: overrides})
+}
+
+// isFree reports whether an address can be listened on.
+func isFree(address string) bool {
+	listener, err := net.Listen("tcp", address) //nolint:noctx // it does not wait
+	return err == nil && listener.Close() == nil
 }
 
 // directory is a person's own example.
@@ -129,8 +182,8 @@ func (d directory) configure(databaseURL, dir string) (*config.Config, string, e
 			t.Options["dir"] = filepath.Join(dir, "targets", t.Name)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, "targets"), 0o755); err != nil { //nolint:gosec // whoever reads the files may be another user
-		return nil, "", fmt.Errorf("make a directory for the targets: %w", err)
+	if err := makeTargets(filepath.Join(dir, "targets")); err != nil {
+		return nil, "", err
 	}
 	file, err := writeConfig(cfg, databaseURL, dir)
 	return cfg, file, err

@@ -13,7 +13,7 @@ import (
 	"github.com/pgreconciler/reconciler/internal/cli"
 )
 
-const watchServerDefault = "http://127.0.0.1:8081"
+const watchServerDefault = "http://" + streamsListen
 
 func (a *app) watchCommand() *cobra.Command {
 	var server, tokenFile string

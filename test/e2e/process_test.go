@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -286,6 +287,24 @@ func (l *logbook) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.raw.String()
+}
+
+// await waits until the text matches a pattern, and returns the match.
+func (l *logbook) await(t testing.TB, pattern string) []string {
+	t.Helper()
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	for {
+		_, grown := l.lines()
+		if match := regexp.MustCompile(pattern).FindStringSubmatch(l.text()); match != nil {
+			return match
+		}
+		select {
+		case <-grown:
+		case <-timeout.C:
+			require.FailNow(t, "it was not printed", "%s in:\n%s", pattern, l.text())
+		}
+	}
 }
 
 // last returns the last line.

@@ -208,3 +208,29 @@ func eventually(t testing.TB, within time.Duration, wrong func() error, what str
 	t.Helper()
 	require.NoError(t, pgtest.Poll(t.Context(), within, wrong), "not within %s: %s", within, what)
 }
+
+// statusRow is a target in `reconciler status -o json`, as far as tests look at it.
+type statusRow struct {
+	Target  string `json:"target"`
+	State   string `json:"state"`
+	Driver  string `json:"driver"`
+	Owner   string `json:"owner"`
+	Objects int    `json:"objects"`
+	Applied int    `json:"applied"`
+	Pending int    `json:"pending"`
+	Failing int    `json:"failing"`
+	Blocked int    `json:"blocked"`
+	Held    int    `json:"held"`
+	Lag     *int   `json:"lag"`
+}
+
+func (w *world) status() map[string]statusRow {
+	w.t.Helper()
+	var rows []statusRow
+	require.Equal(w.t, 0, w.json(&rows, "status").code)
+	byName := map[string]statusRow{}
+	for _, row := range rows {
+		byName[row.Target] = row
+	}
+	return byName
+}
