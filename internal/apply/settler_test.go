@@ -275,8 +275,8 @@ func TestFailureSetsTheAlarm(t *testing.T) {
 		fail("later", 10*time.Minute)
 		about(time.Minute)
 		o.retrier.alarm.clear()
-		fail("next", 2*time.Hour)
-		about(2 * time.Hour)
+		fail("next", 30*time.Minute)
+		about(30 * time.Minute)
 	})
 }
 

@@ -35,12 +35,12 @@ func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 		answer func(ctx context.Context) driver.Outcome
 		want   string
 	}{
-		"1": {func(context.Context) driver.Outcome { return driver.Backoff(refused) }, "failing attempts=1 next=HOUR error=refused"},
-		"2": {func(context.Context) driver.Outcome { return driver.RetryAfter(2*time.Hour, refused) }, "failing attempts=1 next=7200 error=refused"},
+		"1": {func(context.Context) driver.Outcome { return driver.Backoff(refused) }, "failing attempts=1 next=HALF error=refused"},
+		"2": {func(context.Context) driver.Outcome { return driver.RetryAfter(2*time.Hour, refused) }, "failing attempts=1 next=HOUR error=refused"},
 		"3": {func(context.Context) driver.Outcome { return driver.Terminal(refused) }, "blocked attempts=1 error=refused"},
 		"4": {func(context.Context) driver.Outcome { return driver.Terminal(nil) }, "blocked attempts=1 error=the driver gave no reason"},
-		"5": {func(context.Context) driver.Outcome { panic("boom") }, "failing attempts=1 next=HOUR error=the driver panicked: boom"},
-		"6": {late(driver.Backoff(context.DeadlineExceeded)), "failing attempts=1 next=HOUR error=timed out after 1s"},
+		"5": {func(context.Context) driver.Outcome { panic("boom") }, "failing attempts=1 next=HALF error=the driver panicked: boom"},
+		"6": {late(driver.Backoff(context.DeadlineExceeded)), "failing attempts=1 next=HALF error=timed out after 1s"},
 		"7": {late(driver.Done()), "applied attempts=0 applied"},
 		"8": {func(context.Context) driver.Outcome { return driver.Done() }, "applied attempts=0 applied"},
 	}
@@ -48,7 +48,7 @@ func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 	eu := servertest.NewPlace()
 	eu.Set(func(ctx context.Context, called servertest.Call) driver.Outcome { return cases[called.Key].answer(ctx) })
 	w.Start(servertest.Named("eu", eu, func(c *config.Target) {
-		c.Timeout, c.Backoff, c.Concurrency = time.Second, config.Backoff{Min: time.Hour, Max: time.Hour}, len(cases)
+		c.Timeout, c.Backoff, c.Concurrency = time.Second, config.Backoff{Min: 30 * time.Minute, Max: 30 * time.Minute}, len(cases)
 	}))
 	match := func(line, want string) bool {
 		var seconds int
@@ -56,11 +56,11 @@ func TestEveryOutcomeIsInTheLedger(t *testing.T) {
 			_, err := fmt.Sscanf(after, "%d", &seconds)
 			require.NoError(t, err)
 		}
-		if seconds > 2800 && seconds <= 4320 { // an hour, a fifth more or less
-			line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=HOUR", 1)
+		if seconds > 1400 && seconds <= 2160 { // half an hour, a fifth more or less
+			line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=HALF", 1)
 		}
-		if seconds > 7100 && seconds <= 8640 { // two hours, up to a fifth more
-			line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=7200", 1)
+		if seconds > 3500 && seconds <= 4320 { // driver.RetryAfterMax, up to a fifth more
+			line = strings.Replace(line, fmt.Sprintf("next=%d", seconds), "next=HOUR", 1)
 		}
 		return line == want
 	}

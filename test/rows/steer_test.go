@@ -102,7 +102,7 @@ func TestRetryDoesNotWait(t *testing.T) {
 	eu.Set(func(_ context.Context, c servertest.Call) driver.Outcome {
 		switch c.Key {
 		case "1":
-			return driver.RetryAfter(24*time.Hour, errors.New("quota"))
+			return driver.RetryAfter(time.Hour, errors.New("quota"))
 		case "2":
 			return driver.Terminal(errors.New("refused"))
 		}

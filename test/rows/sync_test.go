@@ -223,8 +223,8 @@ func TestWaitGoesOnUntilAFailedSyncIsMadeGood(t *testing.T) {
 			w.Silently(`UPDATE apps SET image = 'silent' WHERE id = 1`)
 			eu.broken.Store(true)
 			if mend != nil { // so that it is not made by itself first
-				w.DB.Exec(t, `CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.not_before := NEW.not_before + interval '1 hour'; RETURN NEW; END $$;
-					CREATE TRIGGER later BEFORE INSERT ON reconciler.sync_runs FOR EACH ROW EXECUTE FUNCTION later()`)
+				w.DB.Exec(t, `CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+					CREATE TRIGGER later BEFORE UPDATE ON reconciler.sync_runs FOR EACH ROW WHEN (NEW.state = 'running' AND OLD.not_before IS NOT NULL) EXECUTE FUNCTION later()`)
 			}
 			w.DB.Exec(t, `SELECT reconciler.resync('eu')`)
 			w.Settled("failed", `SELECT state FROM reconciler.syncs WHERE reason = 'resync' ORDER BY id LIMIT 1`)

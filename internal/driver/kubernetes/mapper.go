@@ -76,6 +76,9 @@ func (m *mapper) find(ctx context.Context, kind schema.GroupKind, version string
 	mapping, known := m.look(wanted)
 	if !known {
 		done := m.flight.DoChan(wanted.String(), func() (any, error) {
+			if mapping, known := m.look(wanted); known { // since the look above
+				return mapping, nil
+			}
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.timeout)
 			defer cancel()
 			return m.ask(bounded, wanted)
