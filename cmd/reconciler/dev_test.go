@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -127,8 +128,11 @@ func TestDevServesStreamsElsewhereIfTheirPortIsTaken(t *testing.T) {
 	require.NoError(t, err)
 	defer taken.Close()
 	dir := ownExample(t)
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "reconciler.yaml"),
-		[]byte("database_url: postgres://nobody@127.0.0.1:1/none\nstreams: {listen: '"+taken.Addr().String()+"'}\ntargets: [{name: eu, driver: stream}]\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "reconciler.yaml"), fmt.Appendf(nil, `
+database_url: postgres://nobody@127.0.0.1:1/none
+streams: {listen: %q}
+targets: [{name: eu, driver: stream}]
+`, taken.Addr()), 0o600))
 	d := startDev(t, "--example", dir)
 	d.out.await(t, "Ctrl-C ends it.\n")
 	server := d.find(t, `\n  reconciler watch eu --server (http://127\.0\.0\.1:\d+)\n`)

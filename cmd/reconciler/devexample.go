@@ -80,9 +80,9 @@ func (tour) configure(databaseURL, dir string) (*config.Config, string, error) {
 	return writeDev(dir, text)
 }
 
-// makeTargets makes the directory for those of file targets.
+// makeTargets creates the parent directory of the file targets.
 func makeTargets(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // whoever reads the files may be another user
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // another user may read the files
 		return fmt.Errorf("make a directory for the targets: %w", err)
 	}
 	return nil

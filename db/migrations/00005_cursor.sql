@@ -91,7 +91,7 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = o
 $$;
 
 -- lease_lives says for people whether an owner is there, as the clock of this server has it. A heartbeat of the future is
--- one of before the clock was put back. Processes judge each other by their own clocks, and more strictly.
+-- one of before the clock was set back. Processes judge each other by their own clocks, and more strictly.
 CREATE FUNCTION reconciler.lease_lives(owner uuid, ttl interval) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT coalesce(b.at BETWEEN clock_timestamp() - lease_lives.ttl AND clock_timestamp() + lease_lives.ttl, false) FROM reconciler.last_beat(lease_lives.owner) AS b
@@ -219,7 +219,7 @@ BEGIN
     END LOOP;
     -- Move on to the next part when the one in use is worth it and the next is empty.
     part := format('reconciler.outbox_%s', here & 3)::regclass;
-    -- A time in the future is of before the server's clock was put back.
+    -- A time in the future is of before the server's clock was set back.
     IF pg_relation_size(part) > 0 AND NOT state.rotated_at BETWEEN clock_timestamp() - rotate_after AND clock_timestamp()
        AND pg_relation_size(format('reconciler.outbox_%s', (here + 1) & 3)::regclass) = 0 THEN
         PERFORM setval('reconciler.outbox_seq', (here + 1) << 20);
@@ -300,7 +300,7 @@ $$;
 
 -- renew_sequences sets the sequences that no column owns to the time of day. Clients know the versions of a stream, and
 -- outbox rows are ordered by them, and this database may lack some of both. Writers do not wait, so values must grow even
--- if the clock was put back: the step sees to that.
+-- if the clock was set back: the step sees to that.
 CREATE FUNCTION reconciler.renew_sequences() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN

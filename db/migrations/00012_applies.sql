@@ -215,7 +215,7 @@ BEGIN
     SELECT a.id, a.automatic, a.created_at INTO own
     FROM reconciler.applies a WHERE a.epoch = here AND a.xid = pg_current_xact_id();
     -- Of a transaction with this id in the server that the database was moved from, and no leader has noticed the move
-    -- yet. The hour is for clocks that are put back.
+    -- yet. The hour is for clocks that are set back.
     IF own.created_at < transaction_timestamp() - interval '1 hour' THEN
         RAISE EXCEPTION 'apply % has the id of this transaction, from the server where the database was before', own.id
             USING ERRCODE = 'object_in_use',
@@ -1154,7 +1154,7 @@ BEGIN
 END
 $$;
 
--- clamp_times sets times in the future to now: they were written before the server's clock was put back, and rollouts, syncs and
+-- clamp_times sets times in the future to now: they were written before the server's clock was set back, and rollouts, syncs and
 -- guards would wait until then. Answers about health of that time are forgotten.
 CREATE FUNCTION reconciler.clamp_times() RETURNS void
 LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
@@ -1214,7 +1214,7 @@ COMMENT ON FUNCTION reconciler.let_go IS 'Internal: ends the hold of an operatio
 COMMENT ON FUNCTION reconciler.confirm_stops IS 'Internal: an owner says that nothing of an operation is under way any more.';
 COMMENT ON FUNCTION reconciler.record_health IS 'Internal: an owner records whether its target is healthy.';
 COMMENT ON FUNCTION reconciler.forget_applies IS 'Internal: removes applies that ended long ago.';
-COMMENT ON FUNCTION reconciler.clamp_times IS 'Internal: sets times that were written before the server''s clock was put back to now.';
+COMMENT ON FUNCTION reconciler.clamp_times IS 'Internal: sets times that were written before the server''s clock was set back to now.';
 COMMENT ON FUNCTION reconciler.settle_tasks IS 'Internal: an owner records what came of objects of an apply.';
 
 -- Commands. They take the apply's row and no target's: an order does not stand behind a busy target.

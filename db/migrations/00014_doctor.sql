@@ -124,8 +124,10 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     FROM (SELECT reconciler.lease_lives(x.owner, x.lease_ttl) AS lives FROM reconciler.leases x WHERE x.name = 'tick') AS l
     UNION ALL
     SELECT 'clock', latest <= clock_timestamp() + interval '1 minute',
-        CASE WHEN latest <= clock_timestamp() + interval '1 minute' THEN 'nothing is dated in the future' ELSE format('the database wrote down times up to %s: its clock went back since', date_trunc('second', latest)) END,
-        CASE WHEN latest > clock_timestamp() + interval '1 minute' THEN 'Set the clock of the database server if it is wrong now. If it was ahead for a while, retries that were planned meanwhile may wait for an hour longer, or for backoff.max: retry() brings them forward.' END
+        CASE WHEN latest <= clock_timestamp() + interval '1 minute' THEN 'nothing is dated in the future' ELSE format('the database has times up to %s: its clock was set back', date_trunc('second', latest)) END,
+        CASE WHEN latest > clock_timestamp() + interval '1 minute' THEN 'If the clock of the database server is wrong now, set it. '
+            'Retries that were scheduled while it was ahead run within about an hour, or within backoff.max if that is longer; '
+            'retry() runs them now.' END
     FROM (SELECT greatest((SELECT max(b.at) FROM reconciler.instances i CROSS JOIN LATERAL reconciler.last_beat(i.id) AS b), (SELECT k.at FROM reconciler.ticks k ORDER BY k.revision DESC LIMIT 1), '-infinity')) AS c(latest)
     UNION ALL
     SELECT 'connections', most - used >= 10, format('%s of %s connections are in use', used, most), CASE WHEN most - used < 10 THEN 'Raise max_connections, or put a pooler before database_url.' END

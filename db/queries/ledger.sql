@@ -19,7 +19,7 @@ SELECT reconciler.decide_parked(sqlc.arg(target_id)::int, sqlc.arg(owner)::uuid,
 -- What is due, oldest first, and the object that is due next, which alone has seconds until then; the others have seconds since.
 -- All are of one moment: nothing becomes due between two looks and waits for the one after. What has been due for longer than so
 -- many seconds is not looked at: there lie the entries of all attempts since somebody's transaction began, to be walked one by one.
--- An attempt that is further away than the longest pause was planned before the server's clock was put back, and is due.
+-- An attempt later than after the longest pause was scheduled before the server's clock was set back, and is due.
 -- uncounted: if it is a delete, the guard has not counted it.
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8 AS seconds, (state = 'pending' AND present AND NOT approved)::boolean AS uncounted
 FROM reconciler.ledger
@@ -33,7 +33,8 @@ WHERE target_id = sqlc.arg(target_id)::int AND next_attempt_at > statement_times
 ORDER BY next_attempt_at LIMIT sqlc.arg(max_rows)::int)
 UNION ALL
 (SELECT resource_id, key, extract(epoch FROM next_attempt_at - statement_timestamp())::float8, false FROM reconciler.ledger
-WHERE target_id = sqlc.arg(target_id)::int AND next_attempt_at > statement_timestamp() AND next_attempt_at <= statement_timestamp() + sqlc.arg(longest)::interval
+WHERE target_id = sqlc.arg(target_id)::int AND next_attempt_at > statement_timestamp()
+    AND next_attempt_at <= statement_timestamp() + sqlc.arg(longest)::interval
 ORDER BY next_attempt_at LIMIT 1);
 
 -- name: LedgerTakeOver :execrows

@@ -32,10 +32,11 @@ DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded
 -- name: SyncNext :one
 -- Starts the oldest run that was asked for, full ones first. Only the target's owner does: one that was cancelled or cut
 -- off in the middle of it may be late, and the next owner, who has looked for abandoned runs already, would wait for ever.
--- A request that waits for longer than the pause was made before the server's clock was put back, and waits no longer.
+-- A request that is due later than after the pause was made before the server's clock was set back, and starts at once.
 WITH next AS (
     SELECT r.id, t.draining FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
-    WHERE r.target_id = sqlc.arg(target_id)::int AND r.state = 'requested' AND t.owner = sqlc.arg(owner)::uuid AND t.term = sqlc.arg(term)::bigint
+    WHERE r.target_id = sqlc.arg(target_id)::int AND r.state = 'requested'
+      AND t.owner = sqlc.arg(owner)::uuid AND t.term = sqlc.arg(term)::bigint
       AND (r.not_before BETWEEN clock_timestamp() AND clock_timestamp() + sqlc.arg(pause)::interval) IS NOT TRUE
     ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
 )
@@ -96,7 +97,8 @@ DO UPDATE SET reason = CASE WHEN s.reason IN ('interval', 'watch') THEN excluded
 
 -- name: SyncPause :one
 -- Seconds until the first request whose pause has to pass; a negative number when there is none.
-SELECT coalesce(min(CASE WHEN s.left_ > sqlc.arg(pause)::interval THEN 0 ELSE greatest(extract(epoch FROM s.left_), 0) END), -1)::float8 AS seconds
+SELECT coalesce(min(CASE WHEN s.left_ > sqlc.arg(pause)::interval THEN 0 ELSE greatest(extract(epoch FROM s.left_), 0) END),
+    -1)::float8 AS seconds
 FROM (SELECT not_before - clock_timestamp() AS left_ FROM reconciler.sync_runs
       WHERE target_id = sqlc.arg(target_id)::int AND state = 'requested' AND not_before IS NOT NULL) AS s;
 
@@ -111,16 +113,20 @@ SELECT coalesce((SELECT extract(epoch FROM clock_timestamp() - finished_at) FROM
     WHERE target_id = $1 AND resource_id IS NULL AND state = 'complete' ORDER BY id DESC LIMIT 1), -1)::float8 AS seconds;
 
 -- name: LedgerPage :many
--- A page of the ledger in key order, from a key on. ahead: the server's clock was put back since.
-SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at, coalesce(applied_at > clock_timestamp(), false)::boolean AS ahead
+-- A page of the ledger in key order, from a key on. ahead: the server's clock was set back since.
+SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at,
+    coalesce(applied_at > clock_timestamp(), false)::boolean AS ahead
 FROM reconciler.ledger
 WHERE target_id = sqlc.arg(target_id)::int AND resource_id = sqlc.arg(resource_id)::int AND key >= sqlc.arg(after)::text COLLATE "C"
 ORDER BY key LIMIT sqlc.arg(page_rows)::int;
 
 -- name: LedgerLookup :many
--- What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is asked for. ahead is as in LedgerPage.
-SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
-    coalesce(l.applied_at > clock_timestamp(), false)::boolean AS ahead, CASE WHEN sqlc.arg(remembers)::boolean THEN sha256(l.memory) END::bytea AS remembered
+-- What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is
+-- asked for. ahead is as in LedgerPage.
+SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present,
+    coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
+    coalesce(l.applied_at > clock_timestamp(), false)::boolean AS ahead,
+    CASE WHEN sqlc.arg(remembers)::boolean THEN sha256(l.memory) END::bytea AS remembered
 FROM unnest(sqlc.arg(keys)::text[]) WITH ORDINALITY AS i(key, n)
 LEFT JOIN LATERAL (SELECT * FROM reconciler.ledger x WHERE x.target_id = sqlc.arg(target_id)::int AND x.resource_id = sqlc.arg(resource_id)::int AND x.key = i.key LIMIT 1) AS l ON true
 ORDER BY i.n;

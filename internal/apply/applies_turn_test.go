@@ -159,7 +159,7 @@ func TestHeldApplyIsAskedForAgain(t *testing.T) {
 	require.True(t, db.claim(t, "asia"))
 }
 
-// Rollouts do not wait for a time that was written before the server's clock was put back, nor take an answer of then for a new one.
+// Rollouts do not wait for a time that was written before the server's clock was set back, and ignore answers about health from then.
 func TestRolloutsGoOnAfterAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	db := newAppliesDB(t)

@@ -62,7 +62,7 @@ func TestPsqlDoctorFinds(t *testing.T) {
 			"leader | No process is running: start `reconciler run`. | reconciler run",
 		}},
 		{"AClockThatWentBack", "INSERT INTO reconciler.instances (id, name, version) VALUES ('00000000-0000-0000-0000-000000000002', 'host-2', 'v1'); INSERT INTO reconciler.heartbeats VALUES ('00000000-0000-0000-0000-000000000002', 1, '2099-01-02 12:00:00.5+00')", []string{
-			"clock | the database wrote down times up to 2099-01-02 12:00:00+00: its clock went back since | Set the clock of the database server if it is wrong now. If it was ahead for a while, retries that were planned meanwhile may wait for an hour longer, or for backoff.max: retry() brings them forward.",
+			"clock | the database has times up to 2099-01-02 12:00:00+00: its clock was set back | If the clock of the database server is wrong now, set it. Retries that were scheduled while it was ahead run within about an hour, or within backoff.max if that is longer; retry() runs them now.",
 		}},
 		{"AnUnownedTarget", "UPDATE reconciler.targets SET owner = NULL WHERE name = 'us'", []string{
 			"targets | no process works on us | Start `reconciler run` with us in its config.",

@@ -119,7 +119,7 @@ func TestGuardCountsOnFromAnother(t *testing.T) {
 	*now = *clock
 	g.Remember(50*time.Second, 2, 100)
 	g.Remember(30*time.Second, 3, 98)
-	g.Remember(-time.Hour, 1, 95) // the server's clock was put back since
+	g.Remember(-time.Hour, 1, 95) // the server's clock was set back since
 	require.EqualValues(t, 14, g.Remaining(), "a fifth of the hundred that there were")
 	*now = now.Add(11 * time.Second)
 	require.EqualValues(t, 15, g.Remaining(), "a fifth of 98, rounded down, less four")

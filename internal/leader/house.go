@@ -30,7 +30,7 @@ const (
 	forgetAgain = time.Second
 	// ticksKept is for how long every tick is kept, and a little more than the statement has it.
 	ticksKept = 10*time.Minute + time.Second
-	// clockSlack is by how much the server's clock may have been put back, or have run more slowly, for nothing to be done about it.
+	// clockSlack is by how much the server's clock may have been set back, or have run more slowly, for nothing to be done about it.
 	clockSlack = time.Second
 	// pastWhole is how often all ticks are looked at, which finds those that are too old altogether.
 	pastWhole = time.Hour
@@ -68,7 +68,7 @@ func (s *Steward) forget() func(context.Context) (time.Duration, error) {
 		}
 		if clock.putBack(done.Now, now) {
 			if err := store.New(s.Pool).ClampTimes(ctx); err != nil {
-				return 0, fmt.Errorf("set times in the future to now, as the server's clock was put back: %w", database.Explain(err))
+				return 0, fmt.Errorf("set times in the future to now, as the server's clock was set back: %w", database.Explain(err))
 			}
 		}
 		seen.did(now, upto, done.Newest)
@@ -82,7 +82,7 @@ func (s *Steward) forget() func(context.Context) (time.Duration, error) {
 // serverClock is the server's clock at the last look, and the process's own. Its zero value knows nothing.
 type serverClock struct{ server, local time.Time }
 
-// putBack reports whether the server's clock may have been put back since the last look.
+// putBack reports whether the server's clock may have been set back since the last look.
 func (c *serverClock) putBack(server, local time.Time) bool {
 	before := *c
 	*c = serverClock{server, local}

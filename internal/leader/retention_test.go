@@ -322,7 +322,7 @@ func TestOldTicksAreForgotten(t *testing.T) {
 	require.Equal(t, "720", b.text(`SELECT string_agg(revision::text, ' ') FROM reconciler.ticks`))
 }
 
-// Times in the future are set to now by a new leader, and when the server's clock was put back.
+// Times in the future are set to now by a new leader, and when the server's clock was set back.
 func TestClockThatIsPutBackIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)

@@ -127,8 +127,10 @@ func (q *Queries) DriftUnapplied(ctx context.Context, arg DriftUnappliedParams) 
 }
 
 const ledgerLookup = `-- name: LedgerLookup :many
-SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present, coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
-    coalesce(l.applied_at > clock_timestamp(), false)::boolean AS ahead, CASE WHEN $1::boolean THEN sha256(l.memory) END::bytea AS remembered
+SELECT i.key::text AS key, (l.state IS NOT NULL)::boolean AS known, coalesce(l.present, false)::boolean AS present,
+    coalesce(l.state::text, '')::text AS state, l.applied_hash, l.applied_at,
+    coalesce(l.applied_at > clock_timestamp(), false)::boolean AS ahead,
+    CASE WHEN $1::boolean THEN sha256(l.memory) END::bytea AS remembered
 FROM unnest($2::text[]) WITH ORDINALITY AS i(key, n)
 LEFT JOIN LATERAL (SELECT target_id, resource_id, key, state, wanted, present, desired_revision, applied_revision, applied_hash, failed_hash, attempts, last_error, held_by, approved, protected, next_attempt_at, applied_at, match, generation, memory FROM reconciler.ledger x WHERE x.target_id = $3::int AND x.resource_id = $4::int AND x.key = i.key LIMIT 1) AS l ON true
 ORDER BY i.n
@@ -152,7 +154,8 @@ type LedgerLookupRow struct {
 	Remembered  []byte
 }
 
-// What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is asked for. ahead is as in LedgerPage.
+// What the ledger says about listed objects, in their order. remembered is the SHA-256 of the driver's memory, when that is
+// asked for. ahead is as in LedgerPage.
 func (q *Queries) LedgerLookup(ctx context.Context, arg LedgerLookupParams) ([]LedgerLookupRow, error) {
 	rows, err := q.db.Query(ctx, ledgerLookup,
 		arg.Remembers,
@@ -188,7 +191,8 @@ func (q *Queries) LedgerLookup(ctx context.Context, arg LedgerLookupParams) ([]L
 }
 
 const ledgerPage = `-- name: LedgerPage :many
-SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at, coalesce(applied_at > clock_timestamp(), false)::boolean AS ahead
+SELECT key, wanted, present, state::text AS state, coalesce(held_by, '')::text AS held_by, applied_at,
+    coalesce(applied_at > clock_timestamp(), false)::boolean AS ahead
 FROM reconciler.ledger
 WHERE target_id = $1::int AND resource_id = $2::int AND key >= $3::text COLLATE "C"
 ORDER BY key LIMIT $4::int
@@ -211,7 +215,7 @@ type LedgerPageRow struct {
 	Ahead     bool
 }
 
-// A page of the ledger in key order, from a key on. ahead: the server's clock was put back since.
+// A page of the ledger in key order, from a key on. ahead: the server's clock was set back since.
 func (q *Queries) LedgerPage(ctx context.Context, arg LedgerPageParams) ([]LedgerPageRow, error) {
 	rows, err := q.db.Query(ctx, ledgerPage,
 		arg.TargetID,
@@ -387,7 +391,8 @@ func (q *Queries) SyncList(ctx context.Context, arg SyncListParams) error {
 const syncNext = `-- name: SyncNext :one
 WITH next AS (
     SELECT r.id, t.draining FROM reconciler.sync_runs r JOIN reconciler.targets t ON t.id = r.target_id
-    WHERE r.target_id = $3::int AND r.state = 'requested' AND t.owner = $4::uuid AND t.term = $1::bigint
+    WHERE r.target_id = $3::int AND r.state = 'requested'
+      AND t.owner = $4::uuid AND t.term = $1::bigint
       AND (r.not_before BETWEEN clock_timestamp() AND clock_timestamp() + $5::interval) IS NOT TRUE
     ORDER BY r.resource_id NULLS FIRST, r.id LIMIT 1 FOR NO KEY UPDATE OF t
 )
@@ -416,7 +421,7 @@ type SyncNextRow struct {
 
 // Starts the oldest run that was asked for, full ones first. Only the target's owner does: one that was cancelled or cut
 // off in the middle of it may be late, and the next owner, who has looked for abandoned runs already, would wait for ever.
-// A request that waits for longer than the pause was made before the server's clock was put back, and waits no longer.
+// A request that is due later than after the pause was made before the server's clock was set back, and starts at once.
 func (q *Queries) SyncNext(ctx context.Context, arg SyncNextParams) (SyncNextRow, error) {
 	row := q.db.QueryRow(ctx, syncNext,
 		arg.Term,
@@ -470,7 +475,8 @@ func (q *Queries) SyncOwe(ctx context.Context, arg SyncOweParams) error {
 }
 
 const syncPause = `-- name: SyncPause :one
-SELECT coalesce(min(CASE WHEN s.left_ > $1::interval THEN 0 ELSE greatest(extract(epoch FROM s.left_), 0) END), -1)::float8 AS seconds
+SELECT coalesce(min(CASE WHEN s.left_ > $1::interval THEN 0 ELSE greatest(extract(epoch FROM s.left_), 0) END),
+    -1)::float8 AS seconds
 FROM (SELECT not_before - clock_timestamp() AS left_ FROM reconciler.sync_runs
       WHERE target_id = $2::int AND state = 'requested' AND not_before IS NOT NULL) AS s
 `

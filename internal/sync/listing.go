@@ -37,7 +37,7 @@ type listed struct {
 }
 
 // outdated reports whether an object was applied after the listing began: the listing has nothing to do with it. A time that is ahead of
-// the server's clock is one of before the clock was put back.
+// the server's clock is one of before the clock was set back.
 func (l *listed) outdated(appliedAt *time.Time, ahead bool) bool {
 	return appliedAt != nil && !ahead && !appliedAt.Before(l.began)
 }

@@ -118,8 +118,8 @@ func TestRetryDoesNotWait(t *testing.T) {
 	w.Converged()
 }
 
-// What was written while the server's clock was ahead, and is in the future since it has gone back, stops nothing: neither pauses nor
-// the time at which an object was applied.
+// Times that were written while the server's clock was ahead delay nothing after it was set back: not the next attempts, not the next
+// sync, and not the repair of objects that were applied then.
 func TestAClockThatWasAheadStopsNothing(t *testing.T) {
 	t.Parallel()
 	w, want := servertest.Fleet(t, 3)
