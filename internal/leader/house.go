@@ -53,7 +53,7 @@ func (s *Steward) retain(ctx context.Context) (time.Duration, error) {
 }
 
 // forget returns a duty that removes old ticks, removed resources and old applies. At its first turn, and when the server's clock was
-// put back, it sets times in the future to now.
+// set back, it sets times in the future to now.
 func (s *Steward) forget() func(context.Context) (time.Duration, error) {
 	var seen past
 	var clock serverClock
